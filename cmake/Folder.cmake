@@ -1,0 +1,33 @@
+# haversack_folder(NAME LINK targets...)
+# Library haversack_NAME from src/NAME/*.cc, test NAME_test from src/NAME/*_test.cc and benchmark
+# NAME_benchmark from src/NAME/*_benchmark.cc. A new file needs no line here.
+include(GoogleTest)
+
+set(HAVERSACK_WARNINGS -Wall -Wextra -Werror)
+
+function(haversack_folder name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  set(tests ${sources})
+  set(benchmarks ${sources})
+  list(FILTER sources EXCLUDE REGEX "_(test|benchmark)\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER benchmarks INCLUDE REGEX "_benchmark\\.cc$")
+
+  add_library(haversack_${name} STATIC ${sources})
+  target_include_directories(haversack_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_compile_options(haversack_${name} PRIVATE ${HAVERSACK_WARNINGS})
+  target_link_libraries(haversack_${name} PUBLIC ${ARG_LINK})
+
+  if(tests)
+    add_executable(${name}_test ${tests})
+    target_compile_options(${name}_test PRIVATE ${HAVERSACK_WARNINGS})
+    target_link_libraries(${name}_test PRIVATE haversack_${name} GTest::gtest_main)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+                         PROPERTIES TIMEOUT 300)
+  endif()
+  if(benchmarks)
+    add_executable(${name}_benchmark ${benchmarks})
+    target_link_libraries(${name}_benchmark PRIVATE haversack_${name} benchmark::benchmark_main)
+  endif()
+endfunction()
