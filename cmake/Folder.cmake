@@ -10,7 +10,8 @@ function(haversack_folder name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
   set(tests ${sources})
   set(benchmarks ${sources})
-  list(FILTER sources EXCLUDE REGEX "_(test|benchmark)\\.cc$")
+  # A backend is one of several translation units with the same declarations; its CMake line picks it.
+  list(FILTER sources EXCLUDE REGEX "_(test|benchmark)\\.cc$|/gemm_(mkl|aten)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER benchmarks INCLUDE REGEX "_benchmark\\.cc$")
 
@@ -29,5 +30,18 @@ function(haversack_folder name)
   if(benchmarks)
     add_executable(${name}_benchmark ${benchmarks})
     target_link_libraries(${name}_benchmark PRIVATE haversack_${name} benchmark::benchmark_main)
+  endif()
+endfunction()
+
+# The matrix product of src/kernels/gemm.h: MKL called directly, or LibTorch's operators.
+function(haversack_use_gemm_backend)
+  if(HAVERSACK_TORCH_EXPORTS_SGEMM)
+    target_sources(haversack_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src/kernels/gemm_mkl.cc)
+  else()
+    set(backend ${CMAKE_SOURCE_DIR}/src/kernels/gemm_aten.cc)
+    target_sources(haversack_kernels PRIVATE ${backend})
+    target_include_directories(haversack_kernels SYSTEM PRIVATE
+      ${HAVERSACK_TORCH}/include ${HAVERSACK_TORCH}/include/torch/csrc/api/include)
+    set_source_files_properties(${backend} PROPERTIES COMPILE_OPTIONS "-Wno-error")
   endif()
 endfunction()

@@ -1,0 +1,19 @@
+// Row-major matrix products on raw f32 pointers, computed by the MKL inside LibTorch's wheel.
+#pragma once
+
+#include <cstdint>
+
+namespace haversack {
+
+enum class Transpose : bool { kNo, kYes };
+
+// C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C. Leading dimensions in elements; op(A) = A[m,k] or,
+// transposed, A[k,m]. beta = 0 never reads C. Uses all threads, or the calling one inside a parallel
+// region. Sizes of zero are allowed.
+void Gemm(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a,
+          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+
+// Frees the packing buffers that the library keeps between calls (they count as resident memory).
+void ReleaseGemmBuffers();
+
+}  // namespace haversack

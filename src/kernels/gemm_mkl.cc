@@ -1,0 +1,37 @@
+// Gemm through the BLAS symbol that the wheel's libtorch_cpu exports.
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/gemm.h"
+
+extern "C" {
+void SGEMM(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+           const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+           const float* beta, float* c, const int* ldc);
+void mkl_serv_free_buffers(void);
+}
+
+namespace haversack {
+namespace {
+
+int ToBlasInt(int64_t value) {
+  HAVERSACK_CHECK(value >= 0 && value <= std::numeric_limits<int>::max(), "BLAS size {}", value);
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+void Gemm(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a,
+          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  if (m == 0 || n == 0) return;
+  // BLAS is column-major: a row-major C = A B is C^T = B^T A^T there.
+  const char trans_a = ta == Transpose::kYes ? 'T' : 'N';
+  const char trans_b = tb == Transpose::kYes ? 'T' : 'N';
+  const int im = ToBlasInt(m), in = ToBlasInt(n), ik = ToBlasInt(k);
+  const int ilda = ToBlasInt(lda), ildb = ToBlasInt(ldb), ildc = ToBlasInt(ldc);
+  SGEMM(&trans_b, &trans_a, &in, &im, &ik, &alpha, b, &ildb, a, &ilda, &beta, c, &ildc);
+}
+
+void ReleaseGemmBuffers() { mkl_serv_free_buffers(); }
+
+}  // namespace haversack
