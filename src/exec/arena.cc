@@ -1,0 +1,56 @@
+#include "exec/arena.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/threads.h"
+
+namespace haversack {
+namespace {
+
+constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kPage = 4096;
+
+}  // namespace
+
+Arena::Arena(int64_t bytes) : bytes_(static_cast<int64_t>(AlignUp(bytes, kPage))) {
+  // One huge page more, so that the range begins on a huge-page boundary.
+  const int64_t reserved = bytes_ + kHugePage;
+  void* address = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    throw UserError(ExitCode::kBudget, "cannot reserve {} of address space: {}; lower --memory",
+                    FormatBytes(bytes), std::strerror(errno));
+  }
+  auto* begin = static_cast<std::byte*>(address);
+  base_ = reinterpret_cast<std::byte*>(AlignUp(reinterpret_cast<uint64_t>(begin), kHugePage));
+  if (base_ > begin) munmap(begin, base_ - begin);
+  std::byte* end = begin + reserved;
+  if (end > base_ + bytes_) munmap(base_ + bytes_, end - (base_ + bytes_));
+  // The whole huge pages only: a partial one at the end would become resident beyond the range.
+  madvise(base_, bytes_ / kHugePage * kHugePage, MADV_HUGEPAGE);
+}
+
+Arena::~Arena() { munmap(base_, bytes_); }
+
+std::byte* Arena::Take(const std::string& name, int64_t bytes) {
+  const auto size = static_cast<int64_t>(AlignUp(bytes, 64));
+  HAVERSACK_CHECK(used_ + size <= bytes_, "region '{}' of {} bytes does not fit: {} of {} are taken",
+                  name, size, used_, bytes_);
+  regions_.push_back({.name = name, .offset = used_, .bytes = size});
+  std::byte* result = base_ + used_;
+  used_ += size;
+  return result;
+}
+
+void Arena::FaultIn() {
+  ParallelFor(bytes_ / kPage, 512, [&](int64_t begin, int64_t end) {
+    std::memset(base_ + begin * kPage, 0, (end - begin) * kPage);
+  });
+}
+
+}  // namespace haversack

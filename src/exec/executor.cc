@@ -1,0 +1,97 @@
+#include "exec/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace haversack {
+
+Executor::Executor(const Graph& graph, const ParamLayout& layout, const ModelState& state,
+                   std::byte* region, int64_t region_bytes)
+    : graph_(graph), layout_(layout), state_(state), region_(region), region_bytes_(region_bytes) {}
+
+float* Executor::Address(const Schedule& schedule, BufferId id) {
+  if (id == kNoBuffer) return nullptr;
+  const Buffer& buffer = schedule.buffers[id];
+  HAVERSACK_CHECK(buffer.offset + buffer.bytes <= region_bytes_,
+                  "buffer {} of {} bytes at {} passes the arena's {} bytes", buffer.name,
+                  buffer.bytes, buffer.offset, region_bytes_);
+  peak_bytes_ = std::max(peak_bytes_, buffer.offset + buffer.bytes);
+  return reinterpret_cast<float*>(region_ + buffer.offset);
+}
+
+OpArgs Executor::Bind(const Schedule& schedule, const Instr& instr, const MicroBatch& batch,
+                      bool accumulate) {
+  const Node& node = graph_.nodes[instr.node];
+  OpArgs args;
+  args.batch = &batch;
+  args.tokens = schedule.shape.tokens();
+  for (size_t i = 0; i < kMaxOperands; ++i) {
+    args.in[i] = Address(schedule, instr.in[i]);
+    args.out[i] = Address(schedule, instr.out[i]);
+    args.grad_in[i] = Address(schedule, instr.grad_in[i]);
+    args.grad_out[i] = Address(schedule, instr.grad_out[i]);
+    args.accumulate_in[i] = instr.accumulate_in[i];
+  }
+  const bool wants_gradients =
+      instr.kind == InstrKind::kBackward ||
+      (node.op->is_loss() && schedule.mode != ScheduleMode::kEvaluate);
+  for (size_t i = 0; i < node.params.size(); ++i) {
+    const int64_t offset = layout_.offset[node.params[i]];
+    args.param[i] = state_.weights + offset;
+    if (!wants_gradients) continue;
+    const bool transient = instr.grad_param[i] != kNoBuffer;
+    args.grad_param[i] =
+        transient ? Address(schedule, instr.grad_param[i]) : state_.grads + offset;
+    args.accumulate_param[i] = instr.accumulate_param[i] || (accumulate && !transient);
+  }
+  args.scratch = reinterpret_cast<std::byte*>(Address(schedule, instr.scratch));
+  return args;
+}
+
+void Executor::Poison(const Schedule& schedule, int instr, bool before) {
+  for (const Buffer& buffer : schedule.buffers) {
+    if (before ? buffer.first == instr : buffer.last == instr) {
+      std::memset(region_ + buffer.offset, 0xff, buffer.bytes);
+    }
+  }
+}
+
+void Executor::Run(const Schedule& schedule, const MicroBatch& batch, bool accumulate,
+                   const UpdateParam& update) {
+  HAVERSACK_CHECK(static_cast<int64_t>(batch.ids.size()) == schedule.shape.tokens(),
+                  "{} tokens for a schedule of {}", batch.ids.size(), schedule.shape.tokens());
+  HAVERSACK_CHECK(schedule.mode != ScheduleMode::kFusedUpdate || !accumulate,
+                  "a fused update cannot accumulate");
+  for (size_t i = 0; i < schedule.instrs.size(); ++i) {
+    const Instr& instr = schedule.instrs[i];
+    if (poison_) Poison(schedule, static_cast<int>(i), true);
+    const auto start = std::chrono::steady_clock::now();
+    switch (instr.kind) {
+      case InstrKind::kForward:
+        graph_.nodes[instr.node].op->Forward(Bind(schedule, instr, batch, accumulate));
+        break;
+      case InstrKind::kRecompute:
+        graph_.nodes[instr.node].op->Recompute(Bind(schedule, instr, batch, accumulate));
+        break;
+      case InstrKind::kBackward:
+        graph_.nodes[instr.node].op->Backward(Bind(schedule, instr, batch, accumulate));
+        break;
+      case InstrKind::kUpdate:
+        update(instr.param, Address(schedule, instr.grad_param[0]));
+        break;
+      case InstrKind::kEncode:
+      case InstrKind::kDecode:
+        HAVERSACK_CHECK(false, "no codec is registered");
+    }
+    if (observer_) {
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      observer_(schedule, instr, seconds.count());
+    }
+    if (poison_) Poison(schedule, static_cast<int>(i), false);
+  }
+}
+
+}  // namespace haversack

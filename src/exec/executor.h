@@ -1,0 +1,51 @@
+// Walks a schedule: the only code that runs instructions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "exec/model_state.h"
+#include "graph/graph.h"
+#include "schedule/schedule.h"
+
+namespace haversack {
+
+class Executor {
+ public:
+  // `region` holds the schedules' buffers: `region_bytes` at least each schedule's `arena_bytes`.
+  Executor(const Graph& graph, const ParamLayout& layout, const ModelState& state,
+           std::byte* region, int64_t region_bytes);
+
+  // The optimizer step of one parameter, under a fused update.
+  using UpdateParam = std::function<void(ParamId param, const float* grad)>;
+  // Called after each instruction with the seconds that it took.
+  using Observer = std::function<void(const Schedule&, const Instr&, double seconds)>;
+
+  // Runs one micro-batch. `accumulate`: gradients are added to those of the micro-batches before.
+  void Run(const Schedule& schedule, const MicroBatch& batch, bool accumulate,
+           const UpdateParam& update = nullptr);
+
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // Tests: fills each buffer with NaN before its first and after its last instruction, so that a read
+  // outside its lifetime shows.
+  void set_poison(bool poison) { poison_ = poison; }
+  // The highest byte of the region that any instruction has touched so far.
+  int64_t peak_bytes() const { return peak_bytes_; }
+
+ private:
+  float* Address(const Schedule& schedule, BufferId id);
+  OpArgs Bind(const Schedule& schedule, const Instr& instr, const MicroBatch& batch,
+              bool accumulate);
+  void Poison(const Schedule& schedule, int instr, bool before);
+
+  const Graph& graph_;
+  const ParamLayout& layout_;
+  ModelState state_;
+  std::byte* region_;
+  int64_t region_bytes_;
+  int64_t peak_bytes_ = 0;
+  bool poison_ = false;
+  Observer observer_;
+};
+
+}  // namespace haversack

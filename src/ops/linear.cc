@@ -1,0 +1,69 @@
+#include "ops/linear.h"
+
+#include <fmt/format.h>
+
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/rope.h"
+
+namespace haversack {
+
+std::string Linear::signature() const {
+  return fmt::format("{}({}->{}{})", kind(), in_, out_, bias_ ? ",bias" : "");
+}
+
+size_t Linear::backward_scratch(const BatchShape& shape) const {
+  return bias_ ? BiasBackwardScratch(shape.tokens(), out_) : 0;
+}
+
+double Linear::forward_flops(const BatchShape& shape) const {
+  return 2.0 * static_cast<double>(shape.tokens()) * static_cast<double>(in_) *
+         static_cast<double>(out_);
+}
+
+void Linear::Forward(const OpArgs& args) const {
+  Gemm(Transpose::kNo, Transpose::kYes, args.tokens, out_, in_, 1, args.in[0], in_, args.param[0],
+       in_, 0, args.out[0], out_);
+  if (bias_) AddBias(args.out[0], args.tokens, out_, args.param[1]);
+}
+
+void Linear::Backward(const OpArgs& args) const {
+  const float* dy = args.grad_out[0];
+  Gemm(Transpose::kYes, Transpose::kNo, out_, in_, args.tokens, 1, dy, out_, args.in[0], in_,
+       args.accumulate_param[0] ? 1 : 0, args.grad_param[0], in_);
+  if (bias_) {
+    BiasBackward(dy, args.tokens, out_, args.grad_param[1], args.accumulate_param[1], args.scratch);
+  }
+  Gemm(Transpose::kNo, Transpose::kNo, args.tokens, in_, out_, 1, dy, out_, args.param[0], in_,
+       args.accumulate_in[0] ? 1 : 0, args.grad_in[0], in_);
+}
+
+void ResidualLinear::Forward(const OpArgs& args) const {
+  CopyParallel(args.out[0], args.in[1], args.tokens * out_);
+  Gemm(Transpose::kNo, Transpose::kYes, args.tokens, out_, in_, 1, args.in[0], in_, args.param[0],
+       in_, 1, args.out[0], out_);
+  if (bias_) AddBias(args.out[0], args.tokens, out_, args.param[1]);
+}
+
+std::string QkvProjection::signature() const {
+  return fmt::format("{}({}->{}+{}x{}{}{})", kind(), in_, heads_.q, heads_.kv, heads_.dim,
+                     bias_ ? ",bias" : "", rope_ ? ",rope" : "");
+}
+
+void QkvProjection::Forward(const OpArgs& args) const {
+  Linear::Forward(args);
+  if (rope_) {
+    RopeForward(args.out[0], out_, args.tokens, heads_.q + heads_.kv, heads_.dim,
+                args.batch->positions.data(), rope_->cos(), rope_->sin());
+  }
+}
+
+void QkvProjection::Backward(const OpArgs& args) const {
+  if (rope_) {
+    RopeBackward(args.grad_out[0], out_, args.tokens, heads_.q + heads_.kv, heads_.dim,
+                 args.batch->positions.data(), rope_->cos(), rope_->sin());
+  }
+  Linear::Backward(args);
+}
+
+}  // namespace haversack

@@ -1,0 +1,107 @@
+// An operation of the forward pass and everything the rest of Haversack asks of it: forward, backward,
+// what its backward reads, its scratch memory and its FLOPs. One op is one file; a model's builder
+// (src/models) places it in the graph.
+//
+// Values are row-major [tokens, cols] f32 buffers. An op never allocates: outputs, gradients and scratch
+// are handed to it, 64-byte aligned, at addresses fixed by the schedule.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace haversack {
+
+// The shape of a micro-batch: `sequences` packed sequences of `seq` tokens.
+struct BatchShape {
+  int64_t sequences = 1;
+  int64_t seq = 1;
+  int64_t tokens() const { return sequences * seq; }
+  bool operator==(const BatchShape&) const = default;
+};
+
+// One micro-batch's integers, and where its loss goes. Not owned.
+struct MicroBatch {
+  std::span<const int32_t> ids;         // [tokens]
+  std::span<const int32_t> targets;     // [tokens], -1: not predicted
+  std::span<const int32_t> positions;   // [tokens], restarting with each document segment
+  std::span<const int32_t> boundaries;  // segment starts, first 0, last = tokens
+  float loss_scale = 1;                 // 1 / valid targets of the whole optimizer step
+  double* loss_sum = nullptr;           // += sum over valid targets of -log p(target)
+};
+
+inline constexpr size_t kMaxOperands = 4;
+
+// Keys and values of the tokens seen so far, for generation. One per attention op.
+struct KvCache {
+  float* keys = nullptr;    // [capacity, kv_cols]
+  float* values = nullptr;  // [capacity, kv_cols]
+  int64_t length = 0;       // tokens stored before this call
+  int64_t capacity = 0;
+};
+
+struct OpArgs {
+  const MicroBatch* batch = nullptr;
+  int64_t tokens = 0;
+  // Per operand; null where the schedule says that it is not needed.
+  std::array<const float*, kMaxOperands> in{};
+  std::array<float*, kMaxOperands> out{};
+  std::array<const float*, kMaxOperands> param{};
+  std::array<float*, kMaxOperands> grad_out{};  // may be used as scratch by the backward
+  std::array<float*, kMaxOperands> grad_in{};
+  std::array<float*, kMaxOperands> grad_param{};
+  // Whether a gradient is added to what is there (true) or overwrites it (false).
+  std::array<bool, kMaxOperands> accumulate_in{};
+  std::array<bool, kMaxOperands> accumulate_param{};
+  std::byte* scratch = nullptr;
+};
+
+// What an op's backward reads beside parameters and output gradients.
+struct BackwardReads {
+  std::vector<int> inputs;
+  std::vector<int> outputs;
+};
+
+class Op {
+ public:
+  virtual ~Op() = default;
+
+  virtual std::string_view kind() const = 0;
+  // Kind and attributes: ops with equal signatures do equal work on equal token counts.
+  virtual std::string signature() const = 0;
+  // Columns of each output.
+  virtual std::vector<int64_t> output_cols() const = 0;
+
+  virtual BackwardReads backward_reads() const = 0;
+  // The input whose gradient is output 0's gradient itself (a residual connection), or -1.
+  virtual int residual_input() const { return -1; }
+  // The input whose gradient may be written over that input's own saved buffer, or -1.
+  virtual int in_place_gradient() const { return -1; }
+  // Outputs are rebuilt by one element-wise pass over the inputs: never worth keeping.
+  virtual bool cheap() const { return false; }
+  // The op computes a loss: its forward writes its inputs' gradients too, over the inputs themselves.
+  virtual bool is_loss() const { return false; }
+
+  virtual size_t forward_scratch(const BatchShape&) const { return 0; }
+  virtual size_t backward_scratch(const BatchShape&) const { return 0; }
+  // Floating-point operations of forward and backward, multiply and add counted as two.
+  virtual double forward_flops(const BatchShape& shape) const = 0;
+  virtual double backward_flops(const BatchShape& shape) const { return 2 * forward_flops(shape); }
+
+  virtual void Forward(const OpArgs& args) const = 0;
+  // Runs the forward again for outputs that were dropped; outputs that were kept (a norm's rstd) hold
+  // their values. Bit-identical to Forward.
+  virtual void Recompute(const OpArgs& args) const { Forward(args); }
+  virtual void Backward(const OpArgs& args) const = 0;
+  // Forward of `tokens` new tokens that follow those in `cache`. Only attention looks at the cache.
+  virtual void ForwardCached(const OpArgs& args, KvCache* /*cache*/) const { Forward(args); }
+  // Columns of the keys (and of the values) that generation must cache for this op; 0 for none.
+  virtual int64_t kv_cache_cols() const { return 0; }
+  virtual size_t cached_scratch(int64_t /*tokens*/, int64_t /*cached_tokens*/) const { return 0; }
+};
+
+}  // namespace haversack

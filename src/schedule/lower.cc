@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "schedule/schedule.h"
+
+namespace haversack {
+namespace {
+
+// Emits instructions in execution order. A buffer's lifetime is simply the span of the instructions that
+// name it, so nothing is ever released by hand.
+class Lowering {
+ public:
+  Lowering(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode)
+      : graph_(graph), plan_(plan) {
+    schedule_.mode = mode;
+    schedule_.shape = shape;
+    current_.assign(graph.values.size(), kNoBuffer);
+    encoded_.assign(graph.values.size(), kNoBuffer);
+    gradient_.assign(graph.values.size(), kNoBuffer);
+    param_gradient_.assign(graph.params.size(), kNoBuffer);
+    param_written_.assign(graph.params.size(), false);
+    CountParamUses();
+  }
+
+  Schedule Run() {
+    const auto last = static_cast<NodeId>(graph_.nodes.size()) - 1;
+    for (NodeId n = 0; n <= last; ++n) EmitForward(n);
+    if (schedule_.mode != ScheduleMode::kEvaluate) {
+      first_backward_ = static_cast<int>(schedule_.instrs.size());
+      for (NodeId n = last - 1; n >= 0; --n) EmitBackward(n);
+      MarkKept();
+    }
+    AssignOffsets(schedule_);
+    return std::move(schedule_);
+  }
+
+ private:
+  bool training() const { return schedule_.mode != ScheduleMode::kEvaluate; }
+
+  void CountParamUses() {
+    param_uses_.assign(graph_.params.size(), 0);
+    for (const Node& node : graph_.nodes) {
+      for (const ParamId p : node.params) ++param_uses_[p];
+    }
+  }
+
+  BufferId NewBuffer(std::string name, BufferKind kind, int64_t bytes) {
+    schedule_.buffers.push_back(
+        {.name = std::move(name),
+         .kind = kind,
+         .bytes = static_cast<int64_t>(AlignUp(static_cast<uint64_t>(bytes), kBufferAlignment))});
+    return static_cast<BufferId>(schedule_.buffers.size()) - 1;
+  }
+
+  BufferId NewValueBuffer(ValueId v, const char* suffix, BufferKind kind = BufferKind::kValue) {
+    const Value& value = graph_.values[v];
+    return NewBuffer(value.name + suffix, kind, value.bytes(schedule_.shape.tokens()));
+  }
+
+  BufferId Scratch(size_t bytes, const Node& node) {
+    if (bytes == 0) return kNoBuffer;
+    return NewBuffer(node.name + ":scratch", BufferKind::kScratch, static_cast<int64_t>(bytes));
+  }
+
+  // Appends `instr` and extends the lifetime of every buffer that it names to it.
+  void Emit(const Instr& instr) {
+    const int index = static_cast<int>(schedule_.instrs.size());
+    const auto touch = [&](BufferId id) {
+      if (id == kNoBuffer) return;
+      Buffer& buffer = schedule_.buffers[id];
+      if (buffer.first < 0) buffer.first = index;
+      buffer.last = index;
+    };
+    for (const BufferSlots* slots :
+         {&instr.in, &instr.out, &instr.grad_in, &instr.grad_out, &instr.grad_param}) {
+      for (const BufferId id : *slots) touch(id);
+    }
+    touch(instr.scratch);
+    schedule_.instrs.push_back(instr);
+  }
+
+  void EmitForward(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    Instr instr{.kind = InstrKind::kForward, .node = n};
+    for (size_t i = 0; i < node.inputs.size(); ++i) instr.in[i] = current_[node.inputs[i]];
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      instr.out[o] = current_[node.outputs[o]] = NewValueBuffer(node.outputs[o], "");
+    }
+    instr.scratch = Scratch(node.op->forward_scratch(schedule_.shape), node);
+    if (node.op->is_loss() && training()) {
+      // The gradient takes over the input's buffer.
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        instr.grad_in[i] = gradient_[node.inputs[i]] = instr.in[i];
+      }
+      BindParamGradients(node, instr);
+    }
+    Emit(instr);
+    if (node.op->is_loss() && training()) EmitUpdates(node);
+    for (const ValueId v : node.inputs) {
+      if (graph_.values[v].consumers.back() == n) AfterLastForwardUse(v);
+    }
+    for (const ValueId v : node.outputs) {
+      if (graph_.values[v].consumers.empty()) AfterLastForwardUse(v);
+    }
+  }
+
+  void AfterLastForwardUse(ValueId v) {
+    const Value& value = graph_.values[v];
+    if (!training() || !value.saved) {
+      current_[v] = kNoBuffer;
+      return;
+    }
+    const Action& action = plan_.actions.at(v);
+    if (action.kind == Action::Kind::kKeep) return;
+    HAVERSACK_CHECK(action.kind == Action::Kind::kRecompute, "{}: no codec {}", value.name,
+                    action.codec);
+    current_[v] = kNoBuffer;
+  }
+
+  bool Cheap(ValueId v) const {
+    const Node& producer = graph_.nodes[graph_.values[v].producer];
+    return producer.op->cheap() && producer.outputs[0] == v;
+  }
+
+  // Makes `v` readable by the next instruction and returns its buffer.
+  BufferId Materialise(ValueId v) {
+    if (current_[v] == kNoBuffer) RecomputeNode(graph_.values[v].producer);
+    return current_[v];
+  }
+
+  void RecomputeNode(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    Instr instr{.kind = InstrKind::kRecompute, .node = n};
+    for (size_t i = 0; i < node.inputs.size(); ++i) instr.in[i] = Materialise(node.inputs[i]);
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const ValueId v = node.outputs[o];
+      if (current_[v] == kNoBuffer) current_[v] = NewValueBuffer(v, ":again");
+      instr.out[o] = current_[v];
+    }
+    instr.scratch = Scratch(node.op->forward_scratch(schedule_.shape), node);
+    Emit(instr);
+    DropCheap(node.inputs);
+  }
+
+  // An element-wise rebuild is cheaper to repeat than to hold until its next use.
+  void DropCheap(const std::vector<ValueId>& values) {
+    for (const ValueId v : values) {
+      if (Cheap(v) && plan_.actions.at(v).kind == Action::Kind::kRecompute) current_[v] = kNoBuffer;
+    }
+  }
+
+  void EmitBackward(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    Instr instr{.kind = InstrKind::kBackward, .node = n};
+    const BackwardReads reads = node.op->backward_reads();
+    for (const int i : reads.inputs) instr.in[i] = Materialise(node.inputs[i]);
+    for (const int o : reads.outputs) instr.out[o] = Materialise(node.outputs[o]);
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      if (graph_.values[node.outputs[o]].differentiable) {
+        instr.grad_out[o] = gradient_[node.outputs[o]];
+        HAVERSACK_CHECK(instr.grad_out[o] != kNoBuffer, "no gradient reached {}",
+                        graph_.values[node.outputs[o]].name);
+      }
+    }
+    for (size_t i = 0; i < node.inputs.size(); ++i) BindInputGradient(node, i, instr);
+    BindParamGradients(node, instr);
+    instr.scratch = Scratch(node.op->backward_scratch(schedule_.shape), node);
+    Emit(instr);
+    EmitUpdates(node);
+    for (const int i : reads.inputs) DropCheap({node.inputs[i]});
+  }
+
+  void BindInputGradient(const Node& node, size_t i, Instr& instr) {
+    const ValueId v = node.inputs[i];
+    if (!graph_.values[v].differentiable) return;
+    if (static_cast<int>(i) == node.op->residual_input()) {
+      HAVERSACK_CHECK(gradient_[v] == kNoBuffer, "{} has an earlier gradient than its residual",
+                      graph_.values[v].name);
+      gradient_[v] = instr.grad_out[0];
+      return;  // the op neither reads nor writes it
+    }
+    if (gradient_[v] != kNoBuffer) {
+      instr.accumulate_in[i] = true;
+    } else if (static_cast<int>(i) == node.op->in_place_gradient() && LastReadOf(v, node)) {
+      gradient_[v] = instr.in[i];
+      current_[v] = kNoBuffer;
+    } else {
+      gradient_[v] = NewValueBuffer(v, ":grad", BufferKind::kGradient);
+    }
+    instr.grad_in[i] = gradient_[v];
+  }
+
+  // Whether no backward instruction after this node's own can read `v`: its producer's backward and
+  // re-runs of its other consumers come later.
+  bool LastReadOf(ValueId v, const Node& node) const {
+    const Node& producer = graph_.nodes[graph_.values[v].producer];
+    for (const int o : producer.op->backward_reads().outputs) {
+      if (producer.outputs[o] == v) return false;
+    }
+    return graph_.values[v].consumers.size() == 1 && &graph_.nodes[graph_.values[v].consumers[0]] == &node;
+  }
+
+  void BindParamGradients(const Node& node, Instr& instr) {
+    for (size_t i = 0; i < node.params.size(); ++i) {
+      const ParamId p = node.params[i];
+      instr.accumulate_param[i] = param_written_[p];
+      param_written_[p] = true;
+      if (schedule_.mode != ScheduleMode::kFusedUpdate) continue;
+      if (param_gradient_[p] == kNoBuffer) {
+        param_gradient_[p] =
+            NewBuffer(graph_.params[p].name + ":grad", BufferKind::kParamGradient,
+                      graph_.params[p].count() * static_cast<int64_t>(sizeof(float)));
+      }
+      instr.grad_param[i] = param_gradient_[p];
+    }
+  }
+
+  void EmitUpdates(const Node& node) {
+    for (const ParamId p : node.params) {
+      if (--param_uses_[p] > 0 || schedule_.mode != ScheduleMode::kFusedUpdate) continue;
+      Instr instr{.kind = InstrKind::kUpdate, .param = p};
+      instr.grad_param[0] = param_gradient_[p];
+      Emit(instr);
+    }
+  }
+
+  void MarkKept() {
+    for (Buffer& buffer : schedule_.buffers) {
+      buffer.kept = (buffer.kind == BufferKind::kValue || buffer.kind == BufferKind::kEncoded) &&
+                    buffer.first < first_backward_ && buffer.last >= first_backward_;
+    }
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  Schedule schedule_;
+  int first_backward_ = 0;
+  // By value: the buffer that holds it now, its encoded form, its gradient.
+  std::vector<BufferId> current_, encoded_, gradient_;
+  // By parameter.
+  std::vector<BufferId> param_gradient_;
+  std::vector<bool> param_written_;
+  std::vector<int> param_uses_;
+};
+
+}  // namespace
+
+Schedule Lower(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode) {
+  HAVERSACK_CHECK(plan.actions.size() == graph.values.size(), "a plan of another graph");
+  return Lowering(graph, plan, shape, mode).Run();
+}
+
+}  // namespace haversack

@@ -1,0 +1,100 @@
+// The schedule: the flat list of instructions that one micro-batch executes, and the buffers they touch,
+// each with its address in the arena. The simulator and the executor walk this same list.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "ops/op.h"
+#include "schedule/plan.h"
+
+namespace haversack {
+
+using BufferId = int;
+inline constexpr BufferId kNoBuffer = -1;
+
+enum class BufferKind { kValue, kEncoded, kGradient, kParamGradient, kScratch };
+std::string_view ToText(BufferKind kind);
+
+struct Buffer {
+  std::string name;
+  BufferKind kind = BufferKind::kValue;
+  int64_t bytes = 0;
+  int64_t offset = -1;  // in the arena's schedule region, a multiple of kBufferAlignment
+  // Live from the start of instruction `first` to the end of instruction `last`.
+  int first = -1;
+  int last = -1;
+  // Read by the backward pass after the forward pass is over: a kept value.
+  bool kept = false;
+};
+
+inline constexpr int64_t kBufferAlignment = 64;
+
+enum class InstrKind {
+  kForward,    // run the node's op; for the loss, with its backward
+  kRecompute,  // run it again for outputs that were dropped
+  kBackward,
+  kEncode,  // in[0] -> out[0]
+  kDecode,
+  kUpdate,  // optimizer step of `param` with the gradient in_param: fused update only
+};
+std::string_view ToText(InstrKind kind);
+
+using BufferSlots = std::array<BufferId, kMaxOperands>;
+inline constexpr BufferSlots kNoSlots = {kNoBuffer, kNoBuffer, kNoBuffer, kNoBuffer};
+
+struct Instr {
+  InstrKind kind = InstrKind::kForward;
+  NodeId node = -1;    // kForward, kRecompute, kBackward
+  ValueId value = -1;  // kEncode, kDecode
+  ParamId param = -1;  // kUpdate
+  BufferSlots in = kNoSlots;
+  BufferSlots out = kNoSlots;
+  BufferSlots grad_in = kNoSlots;
+  BufferSlots grad_out = kNoSlots;
+  // kNoBuffer: the parameter's gradient lives in the model state.
+  BufferSlots grad_param = kNoSlots;
+  BufferId scratch = kNoBuffer;
+  std::array<bool, kMaxOperands> accumulate_in{};
+  // Added to what an earlier instruction of this micro-batch wrote.
+  std::array<bool, kMaxOperands> accumulate_param{};
+};
+
+enum class ScheduleMode {
+  kTrain,        // gradients into the model state
+  kFusedUpdate,  // each parameter is updated as its gradient arrives; gradients are transient
+  kEvaluate,     // forward only
+};
+
+struct Schedule {
+  ScheduleMode mode = ScheduleMode::kTrain;
+  BatchShape shape;
+  std::vector<Buffer> buffers;
+  std::vector<Instr> instrs;
+  int64_t arena_bytes = 0;  // end of the highest buffer: what the arena must hold
+  int64_t live_bytes = 0;   // largest sum of live buffers: a lower bound of any packing
+
+  std::string ToText(const Graph& graph) const;
+};
+
+// Lowers a graph under a plan. Element-wise rebuilds are repeated rather than held; any other recomputed
+// value stays until its last use. Offsets are assigned.
+Schedule Lower(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode);
+
+// Assigns an address to every buffer: largest first, each into the tightest gap among the buffers that
+// live at the same time (greedy by size, best fit; Pisarchyk and Lee, arXiv 2001.03288). Sets
+// `arena_bytes` and `live_bytes`.
+void AssignOffsets(Schedule& schedule);
+
+// Bytes live during each instruction, by buffer kind: the memory timeline.
+struct LiveBytes {
+  std::array<int64_t, 5> by_kind{};
+  int64_t kept = 0;  // part of kValue that waits for the backward pass
+  int64_t total = 0;
+};
+std::vector<LiveBytes> SimulateMemory(const Schedule& schedule);
+
+}  // namespace haversack
