@@ -1,0 +1,40 @@
+// Element-wise steps of attention on one tile of scores, in base 2: scores arrive multiplied by
+// scale * log2(e), so that exp becomes exp2 and needs no argument reduction by ln 2.
+#pragma once
+
+#include <cstdint>
+
+namespace haversack {
+
+// Scores of `heads` x `tokens` query rows (row = head * tokens + token) against `width` keys. Row
+// (h, t) sees its first min(width, visible + t) keys, visible >= 1; those beyond are the future.
+// Rows are 64-byte aligned and `stride` is a multiple of 16 floats, at least `width` rounded up to
+// that.
+struct ScoreTile {
+  float* scores = nullptr;
+  int64_t stride = 0;
+  int64_t heads = 0;
+  int64_t tokens = 0;
+  int64_t width = 0;
+  int64_t visible = 0;
+};
+
+// One step of the online softmax (Milakov and Gimelshein 2018): scores become exp2(score -
+// maximum), 0 for keys of the future; row_max and row_sum [rows] are updated, and where a maximum
+// rose the row of `out` [rows, head_dim] is scaled down to it. `first` starts the rows: nothing is
+// read from any of the three.
+void OnlineSoftmax(const ScoreTile& tile, bool first, int64_t head_dim, float* row_max,
+                   float* row_sum, float* out);
+
+// Turns scores into P = exp2(score - row_lse2), and d_scores (dP on entry, laid out as the scores)
+// into P * (dP - row_delta); both 0 for keys of the future.
+void SoftmaxGradient(const ScoreTile& tile, const float* row_lse2, const float* row_delta,
+                     float* d_scores);
+
+// to[i] = factor * from[i].
+void ScaleInto(int64_t count, float factor, const float* from, float* to);
+
+// Sum of a[i] * b[i].
+float Dot(int64_t count, const float* a, const float* b);
+
+}  // namespace haversack
