@@ -32,14 +32,14 @@ void Linear::Backward(const OpArgs& args) const {
   Gemm(Transpose::kYes, Transpose::kNo, out_, in_, args.tokens, 1, dy, out_, args.in[0], in_,
        args.accumulate_param[0] ? 1 : 0, args.grad_param[0], in_);
   if (bias_) {
-    BiasBackward(dy, args.tokens, out_, args.grad_param[1], args.accumulate_param[1], args.scratch);
+    BiasBackward(dy, args.tokens, out_, out_, args.grad_param[1], args.accumulate_param[1], args.scratch);
   }
   Gemm(Transpose::kNo, Transpose::kNo, args.tokens, in_, out_, 1, dy, out_, args.param[0], in_,
        args.accumulate_in[0] ? 1 : 0, args.grad_in[0], in_);
 }
 
 void ResidualLinear::Forward(const OpArgs& args) const {
-  CopyParallel(args.out[0], args.in[1], args.tokens * out_);
+  CopyRows(args.in[1], out_, args.tokens, out_, args.out[0], out_);
   Gemm(Transpose::kNo, Transpose::kYes, args.tokens, out_, in_, 1, args.in[0], in_, args.param[0],
        in_, 1, args.out[0], out_);
   if (bias_) AddBias(args.out[0], args.tokens, out_, args.param[1]);

@@ -68,7 +68,7 @@ std::vector<int64_t> QkNormRope::output_cols() const {
 }
 
 size_t QkNormRope::backward_scratch(const BatchShape& shape) const {
-  return QkNormRopeBackwardScratch(shape.tokens(), q_heads_, kv_heads_, head_dim_);
+  return QkNormRopeBackwardScratch(shape.tokens(), head_dim_);
 }
 
 double QkNormRope::forward_flops(const BatchShape& shape) const {
@@ -87,8 +87,9 @@ void QkNormRope::Backward(const OpArgs& args) const {
   HAVERSACK_CHECK(args.accumulate_in[0], "attention must have written the packed gradient first");
   const int64_t stride = (q_heads_ + 2 * kv_heads_) * head_dim_;
   QkNormRopeBackward(args.grad_out[0], args.in[0], stride, args.tokens, q_heads_, kv_heads_,
-                     head_dim_, args.param[0], args.param[1], args.batch->positions.data(),
-                     rope_->cos(), rope_->sin(), args.out[1], args.grad_in[0], stride,
+                     head_dim_, args.param[0], args.param[1], args.out[1],
+                     args.batch->positions.data(), rope_->cos(), rope_->sin(), args.grad_in[0],
+                     stride,
                      args.grad_param[0], args.grad_param[1], args.accumulate_param[0],
                      args.scratch);
 }

@@ -2,6 +2,7 @@
 // Face's arrangement: dimension i turns with dimension i + head_dim/2.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <variant>
 #include <vector>
