@@ -1,5 +1,5 @@
-// AdamW (Loshchilov and Hutter, arXiv 1711.05101) over flat storage, as torch.optim.AdamW computes it,
-// with the factor of gradient clipping folded in; and the squared norm that clipping needs.
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101) over flat storage, as torch.optim.AdamW computes
+// it, with the factor of gradient clipping folded in; and the squared norm that clipping needs.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ struct AdamWStep {
 void AdamWUpdate(float* weight, const float* grad, float* m, float* v, int64_t count,
                  const AdamWStep& step);
 
-// Sum of squares in double, over blocks of a size that depends on `count` only, so bit-identical for
-// any number of threads. It cannot overflow: the result is finite exactly when every element is.
+// Sum of squares in double, over blocks of a size that depends on `count` only, so bit-identical
+// for any number of threads. It cannot overflow: the result is finite exactly when every element
+// is.
 double SquaredNorm(const float* x, int64_t count);
 
 }  // namespace haversack

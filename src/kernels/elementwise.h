@@ -28,8 +28,8 @@ void AddBias(float* y, int64_t rows, int64_t cols, const float* bias);
 // Bytes of scratch for BiasBackward; 64-byte aligned by the caller.
 size_t BiasBackwardScratch(int64_t rows, int64_t cols);
 
-// dbias = sum over rows of dy, or added to it; dy's rows of `cols` floats start dy_stride floats apart.
-// Bit-identical for any number of threads.
+// dbias = sum over rows of dy, or added to it; dy's rows of `cols` floats start dy_stride floats
+// apart. Bit-identical for any number of threads.
 void BiasBackward(const float* dy, int64_t rows, int64_t cols, int64_t dy_stride, float* dbias,
                   bool accumulate_dbias, std::byte* scratch);
 

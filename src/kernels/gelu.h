@@ -5,8 +5,8 @@
 
 namespace haversack {
 
-// The tanh approximation ("gelu_new", "gelu_pytorch_tanh"): y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x +
-// 0.044715 x^3))). y may be x.
+// The tanh approximation ("gelu_new", "gelu_pytorch_tanh"): y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x
+// + 0.044715 x^3))). y may be x.
 void GeluTanhForward(const float* x, int64_t count, float* y);
 // dx = dy * y'(x). dx may be x or dy.
 void GeluTanhBackward(const float* dy, const float* x, int64_t count, float* dx);

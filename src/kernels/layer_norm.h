@@ -1,9 +1,9 @@
-// Layer normalisation over the last dimension (Ba, Kiros and Hinton, arXiv 1607.06450), with weight and
-// bias.
+// Layer normalisation over the last dimension (Ba, Kiros and Hinton, arXiv 1607.06450), with weight
+// and bias.
 //
-// x, y, dx, dy: [rows, cols] contiguous; weight, bias and their gradients: [cols]; mean, rstd: [rows],
-// rstd = 1 / sqrt(variance + epsilon) with the biased variance. Results are bit-identical for any
-// number of threads.
+// x, y, dx, dy: [rows, cols] contiguous; weight, bias and their gradients: [cols]; mean, rstd:
+// [rows], rstd = 1 / sqrt(variance + epsilon) with the biased variance. Results are bit-identical
+// for any number of threads.
 #pragma once
 
 #include <cstddef>

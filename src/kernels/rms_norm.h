@@ -4,8 +4,8 @@
 //   ...
 //   RmsNormBackward(dy, x, weight, rstd, rows, cols, dx, false, dweight, true, scratch);
 //
-// x, y, dx, dy: [rows, cols] contiguous; weight, dweight: [cols]; rstd: [rows], 1 / sqrt(mean(x^2) +
-// epsilon). Results are bit-identical for any number of threads.
+// x, y, dx, dy: [rows, cols] contiguous; weight, dweight: [cols]; rstd: [rows], 1 / sqrt(mean(x^2)
+// + epsilon). Results are bit-identical for any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ void RmsNormRebuild(const float* x, const float* weight, const float* rstd, int6
 // Bytes of scratch for RmsNormBackward; 64-byte aligned by the caller.
 size_t RmsNormBackwardScratch(int64_t rows, int64_t cols);
 
-// With h = x * rstd: dx = rstd * (dy * weight - h * mean(dy * weight * h)), dweight = sum over rows of
-// dy * h; each overwritten or added to. dx may be dy.
+// With h = x * rstd: dx = rstd * (dy * weight - h * mean(dy * weight * h)), dweight = sum over rows
+// of dy * h; each overwritten or added to. dx may be dy.
 void RmsNormBackward(const float* dy, const float* x, const float* weight, const float* rstd,
                      int64_t rows, int64_t cols, float* dx, bool accumulate_dx, float* dweight,
                      bool accumulate_dweight, std::byte* scratch);
