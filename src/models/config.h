@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fields.h"
 #include "graph/graph.h"
 #include "ops/rope_table.h"
 
