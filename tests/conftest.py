@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
 from haversack_testing import ROOT, Haversack
 
 # The judges work on local directories; nothing may be looked up on a hub.

@@ -8,11 +8,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_to_hf import UnsupportedError, convert, undo_permutation
-from haversack_testing import b0, random_model
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gguf_to_hf import UnsupportedError, convert, undo_permutation
+from haversack_testing import b0, random_model
 
 
 def test_smollm2_names_the_capital_of_france(smollm2_dir: Path) -> None:
@@ -33,7 +34,7 @@ def test_smollm2_tokenizer_splits_digits_and_knows_the_chat_markers(smollm2_dir:
 
 
 def gguf_row_order(head_dim: int, heads: int) -> list[int]:
-    """Row r of a GGUF projection is row [r] of the Hugging Face one: pairs (i, i + d/2) side by side."""
+    """For each row of a GGUF projection its row in Hugging Face's: (i, i + d/2) side by side."""
     head = [row for i in range(head_dim // 2) for row in (i, i + head_dim // 2)]
     return [h * head_dim + row for h in range(heads) for row in head]
 
@@ -122,7 +123,10 @@ def test_converted_tokenizer_applies_merges_but_never_across_digits(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"pre": "llama-bpe"}, "tokenizer.ggml.pre 'llama-bpe'"), ({"architecture": "qwen2"}, "'qwen2'")],
+    [
+        ({"pre": "llama-bpe"}, "tokenizer.ggml.pre 'llama-bpe'"),
+        ({"architecture": "qwen2"}, "'qwen2'"),
+    ],
 )
 def test_what_has_no_translation_is_refused_by_name(
     tmp_path: Path, change: dict[str, str], named: str

@@ -1,4 +1,4 @@
-"""The folders of src/ are layers: each may include itself and what stands before it, nothing else."""
+"""The folders of src/ are layers: each may include itself and what stands before it."""
 
 import re
 from pathlib import Path

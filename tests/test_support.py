@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from haversack_testing import FAMILIES, chain, random_model
 from haversack_testing.chain import LISTED_LOGIT, LISTED_LOSS, UNLISTED_LOSS, WRONG_LOSS
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def test_chain_has_the_logits_of_its_closed_form(tmp_path: Path) -> None:

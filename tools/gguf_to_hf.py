@@ -3,8 +3,8 @@
     python tools/gguf_to_hf.py MODEL.gguf OUT
 
 OUT gets config.json, model.safetensors, tokenizer.json, tokenizer_config.json and
-generation_config.json, and loads in transformers. Quantised tensors become f32: a block's scale times
-its integers (plus its minimum) is what any GGUF reader computes, so nothing is lost again.
+generation_config.json, and loads in transformers. Quantised tensors become f32: a block's scale
+times its integers (plus its minimum) is what any GGUF reader computes, so nothing is lost again.
 What this does not know (another architecture, tokenizer or pre-tokenizer) it refuses by name.
 """
 

@@ -43,8 +43,8 @@ class Haversack:
         result = haversack.run("eval", "--model", model, "--data", text, "--seq", 32)
         assert result.json()["tokens"] == 31
 
-    Where no expected `rc` is given, 0 is meant. An exit of 1 (a bug), a signal or a timeout fails the
-    test whatever it expected.
+    Where no expected `rc` is given, 0 is meant. An exit of 1 (a bug), a signal or a timeout fails
+    the test whatever it expected.
     """
 
     path: Path

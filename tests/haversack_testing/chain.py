@@ -1,4 +1,4 @@
-"""CHAIN: a Llama whose next token depends on the last one only, with logits known in closed form."""
+"""CHAIN: a Llama whose next token depends on the last one only; its logits have a closed form."""
 
 import math
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ HIDDEN = 32
 KV_WIDTH = 16
 HEAD_VALUE = 2.0
 
-# The embedding of a listed token is one-hot, the norm scales its 1 to sqrt(HIDDEN) (less eps), and the
-# head multiplies that by HEAD_VALUE. Every other logit is 0.
+# The embedding of a listed token is one-hot, the norm scales its 1 to sqrt(HIDDEN) (less eps), and
+# the head multiplies that by HEAD_VALUE. Every other logit is 0.
 LISTED_LOGIT = HEAD_VALUE / math.sqrt(1 / HIDDEN + 1e-5)
-# Loss of a listed pair, of a wrong target after a listed token, of any target after an unlisted one.
+# Loss of a listed pair, of a wrong target after a listed token, of any target after another.
 LISTED_LOSS = math.log(math.exp(LISTED_LOGIT) + VOCAB - 1) - LISTED_LOGIT
 WRONG_LOSS = LISTED_LOSS + LISTED_LOGIT
 UNLISTED_LOSS = math.log(VOCAB)

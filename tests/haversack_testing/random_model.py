@@ -1,4 +1,4 @@
-"""RND: tiny models of every supported family with random weights, written by transformers itself."""
+"""RND: tiny models of every supported family with random weights, written by transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def random_model(family: str, path: Path, *, seed: int = 0, **overrides: Any) -> Path:
     """Writes a random model of `family` with tokenizer B0 to the directory `path`; returns it.
 
-    overrides: fields of the family's config, under its own names (`n_embd` for gpt2). Norm weights and
-    biases, which transformers starts at ones and zeros, are random too: a reader that swapped or
-    skipped one would otherwise go unnoticed.
+    overrides: fields of the family's config, under its own names (`n_embd` for gpt2). Norm weights
+    and biases, which transformers starts at ones and zeros, are random too: a reader that swapped
+    or skipped one would otherwise go unnoticed.
     """
     # Slow to import, and not every test needs them.
     import torch

@@ -1,4 +1,4 @@
-"""B0: a byte-level tokenizer whose ids are the bytes themselves, so that a test can write ids down."""
+"""B0: a byte-level tokenizer whose ids are the bytes, so that a test can write ids down."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ ADDED_TOKEN_FLAGS = {
 
 
 def byte_alphabet() -> dict[int, str]:
-    """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
+    """The character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + n) for n, b in enumerate(others)}
@@ -31,7 +31,7 @@ def b0(
 ) -> dict[str, Any]:
     """The content of a tokenizer.json in which the id of byte b is b.
 
-    256 <|endoftext|>, 257 <|im_start|> and 258 <|im_end|> are special; a test's own tokens start at 259.
+    256 <|endoftext|>, 257 <|im_start|> and 258 <|im_end|> are special; a test's own start at 259.
 
     vocab: more entries of the vocabulary, spelled as in the file.
     added: more added tokens, each with `id`, `content` and the flags that are true.
