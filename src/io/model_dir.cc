@@ -1,0 +1,236 @@
+#include "io/model_dir.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "base/threads.h"
+
+namespace haversack {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Floats converted at once when a tensor has to be turned or compared.
+constexpr int64_t kPieceFloats = 64 * 1024;
+
+std::vector<int64_t> StoredShape(const Param& param, const TensorSource& source) {
+  if (source.vector) return {source.rows};
+  if (source.transposed) return {param.cols, source.rows};
+  return {source.rows, param.cols};
+}
+
+// A checkpoint may be saved from the base model: without the "model." or "transformer." prefix.
+std::optional<std::string> FindTensor(const WeightFiles& files, const std::string& name) {
+  if (files.Has(name)) return name;
+  const std::string bare = name.substr(name.find('.') + 1);
+  if (!name.starts_with("lm_head") && files.Has(bare)) return bare;
+  return std::nullopt;
+}
+
+// Buffers that older versions of transformers saved with the weights.
+bool IsKnownBuffer(const std::string& name) {
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn.masked_bias");
+}
+
+bool SameContent(const WeightFiles& files, const std::string& a, const std::string& b) {
+  const int64_t count = files.Info(a).elements();
+  if (files.Info(a).shape != files.Info(b).shape) return false;
+  std::vector<float> left(kPieceFloats), right(kPieceFloats);
+  for (int64_t begin = 0; begin < count; begin += kPieceFloats) {
+    const int64_t end = std::min(count, begin + kPieceFloats);
+    files.ReadRangeAsF32(a, begin, end, left.data());
+    files.ReadRangeAsF32(b, begin, end, right.data());
+    if (std::memcmp(left.data(), right.data(), (end - begin) * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+// Tied embeddings with a head of its own in the file: equal is fine, different is two models in one.
+void CheckTiedHead(const Graph& graph, const ModelConfig& config, const WeightFiles& files) {
+  const std::string& embedding = graph.params[0].sources[0].name;
+  if (!config.tied_embeddings || !files.Has("lm_head.weight")) return;
+  const std::optional<std::string> found = FindTensor(files, embedding);
+  if (!found || SameContent(files, *found, "lm_head.weight")) return;
+  throw UserError(ExitCode::kUsage,
+                  "{}: config.json says tie_word_embeddings, but lm_head.weight and {} differ; "
+                  "remove one of the tensors or set tie_word_embeddings to false",
+                  files.FileOf("lm_head.weight"), *found);
+}
+
+}  // namespace
+
+std::vector<std::string> CheckWeights(const Graph& graph, const ModelConfig& config,
+                                      const WeightFiles& files) {
+  std::set<std::string> used;
+  std::vector<std::string> faults;
+  for (const Param& param : graph.params) {
+    for (const TensorSource& source : param.sources) {
+      const std::optional<std::string> name = FindTensor(files, source.name);
+      if (!name) {
+        faults.push_back(fmt::format("tensor {} is missing", source.name));
+        continue;
+      }
+      used.insert(*name);
+      const TensorInfo& info = files.Info(*name);
+      if (info.shape != StoredShape(param, source)) {
+        faults.push_back(fmt::format("{}: tensor {} has shape {}, config.json asks for {}",
+                                     files.FileOf(*name), *name, ShapeText(info.shape),
+                                     ShapeText(StoredShape(param, source))));
+      } else if (StoredTypeOf(info.dtype) == StoredType::kOther) {
+        faults.push_back(fmt::format("{}: tensor {} has type {}; supported are F32, F16, BF16",
+                                     files.FileOf(*name), *name, info.dtype));
+      }
+    }
+  }
+  if (!faults.empty()) {
+    throw UserError(ExitCode::kUsage, "the weights do not fit config.json: {}{}", faults[0],
+                    faults.size() == 1 ? "" : fmt::format(" (and {} more)", faults.size() - 1));
+  }
+  CheckTiedHead(graph, config, files);
+  std::vector<std::string> notes = files.notes();
+  std::string extra;
+  for (const std::string& name : files.names()) {
+    if (used.contains(name) || IsKnownBuffer(name)) continue;
+    if (config.tied_embeddings && name == "lm_head.weight") continue;
+    extra += (extra.empty() ? "" : ", ") + name;
+  }
+  if (!extra.empty()) notes.push_back("tensors that this model does not use are ignored: " + extra);
+  return notes;
+}
+
+void LoadWeights(const Graph& graph, const ParamLayout& layout, const WeightFiles& files,
+                 float* weights) {
+  std::vector<float> piece;
+  for (size_t p = 0; p < graph.params.size(); ++p) {
+    const Param& param = graph.params[p];
+    for (const TensorSource& source : param.sources) {
+      const std::string name = FindTensor(files, source.name).value_or(source.name);
+      float* out = weights + layout.offset[p] + source.row_begin * param.cols;
+      if (!source.transposed) {
+        files.ReadAsF32(name, out);
+        continue;
+      }
+      // Stored [cols, rows]: one stored row becomes one column.
+      piece.resize(source.rows);
+      for (int64_t c = 0; c < param.cols; ++c) {
+        files.ReadRangeAsF32(name, c * source.rows, (c + 1) * source.rows, piece.data());
+        for (int64_t r = 0; r < source.rows; ++r) out[r * param.cols + c] = piece[r];
+      }
+    }
+  }
+}
+
+void InitWeights(const Graph& graph, const ParamLayout& layout, uint64_t seed, float* weights) {
+  for (size_t p = 0; p < graph.params.size(); ++p) {
+    const Param& param = graph.params[p];
+    float* out = weights + layout.offset[p];
+    if (param.init != ParamInit::kNormal) {
+      std::fill_n(out, param.count(), param.init == ParamInit::kOnes ? 1.0f : 0.0f);
+      continue;
+    }
+    const RandomStream random(
+        {.seed = seed, .purpose = RandomPurpose::kInit, .layer = static_cast<uint32_t>(p)});
+    ParallelFor(param.count(), 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out[i] = param.init_std * random.Normal(i);
+    });
+  }
+}
+
+int64_t ExportBytes(const Graph& graph, const std::string& dtype) {
+  return graph.parameter_count() * static_cast<int64_t>(ElementBytes(StoredTypeOf(dtype)));
+}
+
+namespace {
+
+void WriteWeights(const Graph& graph, const ParamLayout& layout, const float* weights,
+                  const std::string& dtype, const std::string& path) {
+  std::vector<TensorSpec> specs;
+  for (const Param& param : graph.params) {
+    for (const TensorSource& source : param.sources) {
+      specs.push_back({.name = source.name, .dtype = dtype, .shape = StoredShape(param, source)});
+    }
+  }
+  SafetensorsWriter writer = SafetensorsWriter::Open(path, specs);
+  std::vector<float> piece;
+  for (size_t p = 0; p < graph.params.size(); ++p) {
+    const Param& param = graph.params[p];
+    for (const TensorSource& source : param.sources) {
+      const float* in = weights + layout.offset[p] + source.row_begin * param.cols;
+      if (!source.transposed) {
+        writer.Write(source.name, in);
+        continue;
+      }
+      piece.resize(source.rows);
+      for (int64_t c = 0; c < param.cols; ++c) {
+        for (int64_t r = 0; r < source.rows; ++r) piece[r] = in[r * param.cols + c];
+        writer.WriteRange(source.name, c * source.rows, source.rows, piece.data());
+      }
+    }
+  }
+  writer.Finish();
+}
+
+void WriteTextFile(const fs::path& path, const std::string& text) {
+  File file = File::Create(path);
+  file.WriteAt(text.data(), text.size(), 0);
+  file.Sync();
+}
+
+std::string ConfigText(const ModelConfig& config, const std::string& dtype) {
+  static const std::map<std::string, std::string> names = {
+      {"F32", "float32"}, {"BF16", "bfloat16"}, {"F16", "float16"}};
+  nlohmann::json json = config.json;
+  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = names.at(dtype);
+  json["tie_word_embeddings"] = config.tied_embeddings;
+  return json.dump(2) + "\n";
+}
+
+// What makes a directory usable beside the weights; whatever of it the source has.
+constexpr const char* kCompanions[] = {
+    "tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
+    "generation_config.json", "added_tokens.json",     "chat_template.jinja",
+    "vocab.json",             "merges.txt",            "tokenizer.model"};
+
+}  // namespace
+
+void ExportModel(const Graph& graph, const ParamLayout& layout, const ModelConfig& config,
+                 const float* weights, const std::string& source_dir, const std::string& dtype,
+                 const std::string& out_dir) {
+  const fs::path out = out_dir;
+  const fs::path fresh = out.string() + ".writing";
+  const fs::path old = out.string() + ".old";
+  try {
+    fs::remove_all(fresh);
+    fs::create_directories(fresh);
+    WriteWeights(graph, layout, weights, dtype, (fresh / "model.safetensors").string());
+    WriteTextFile(fresh / "config.json", ConfigText(config, dtype));
+    for (const char* name : kCompanions) {
+      const fs::path source = fs::path(source_dir) / name;
+      if (fs::exists(source)) WriteTextFile(fresh / name, ReadWholeFile(source.string()));
+    }
+    SyncFolder(fresh.string());
+    fs::remove_all(old);
+    if (fs::exists(out)) fs::rename(out, old);
+    fs::rename(fresh, out);
+    fs::remove_all(old);
+    SyncFolder(out.parent_path().empty() ? "." : out.parent_path().string());
+  } catch (const fs::filesystem_error& error) {
+    throw FileError("write the model to", out_dir, error.code().value());
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(fresh, ignored);
+    throw;
+  }
+}
+
+}  // namespace haversack

@@ -1,0 +1,46 @@
+#include "optim/adamw_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace haversack {
+
+AdamWOptimizer::AdamWOptimizer(const Graph& graph, const ParamLayout& layout,
+                               const ModelState& state, const AdamWOptions& options)
+    : graph_(graph), layout_(layout), state_(state), options_(options) {}
+
+void AdamWOptimizer::Begin(int64_t step, double lr, double grad_scale) {
+  current_ = {.lr = lr,
+              .beta1 = options_.beta1,
+              .beta2 = options_.beta2,
+              .epsilon = options_.epsilon,
+              .weight_decay = 0,
+              .bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step)),
+              .bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step)),
+              .grad_scale = grad_scale};
+}
+
+void AdamWOptimizer::Update(ParamId param, const float* grad) {
+  const int64_t offset = layout_.offset[param];
+  AdamWStep step = current_;
+  if (graph_.params[param].decay) step.weight_decay = options_.weight_decay;
+  AdamWUpdate(state_.weights + offset, grad, state_.m + offset, state_.v + offset,
+              graph_.params[param].count(), step);
+}
+
+void AdamWOptimizer::UpdateAll() {
+  for (ParamId p = 0; p < static_cast<ParamId>(graph_.params.size()); ++p) {
+    Update(p, state_.grads + layout_.offset[p]);
+  }
+}
+
+double GradientNorm(const ParamLayout& layout, const float* grads) {
+  return std::sqrt(SquaredNorm(grads, layout.total));
+}
+
+double ClipFactor(double norm, double max_norm) {
+  if (max_norm <= 0) return 1;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+}  // namespace haversack
