@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "base/threads.h"
 #include "hwy/aligned_allocator.h"
-#include "hwy/highway.h"
+#include "hwy/targets.h"
 
 namespace haversack {
 
