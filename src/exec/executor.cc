@@ -7,6 +7,13 @@
 #include "base/error.h"
 
 namespace haversack {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
 
 Executor::Executor(const Graph& graph, const ParamLayout& layout, const ModelState& state,
                    std::byte* region, int64_t region_bytes)
@@ -59,6 +66,29 @@ void Executor::Poison(const Schedule& schedule, int instr, bool before) {
   }
 }
 
+void Executor::Execute(const Schedule& schedule, const Instr& instr, const MicroBatch& batch,
+                       bool accumulate, const UpdateParam& update) {
+  switch (instr.kind) {
+    case InstrKind::kForward:
+      return graph_.nodes[instr.node].op->Forward(Bind(schedule, instr, batch, accumulate));
+    case InstrKind::kRecompute:
+      return graph_.nodes[instr.node].op->Recompute(Bind(schedule, instr, batch, accumulate));
+    case InstrKind::kBackward:
+      return graph_.nodes[instr.node].op->Backward(Bind(schedule, instr, batch, accumulate));
+    case InstrKind::kUpdate:
+      return update(instr.param, Address(schedule, instr.grad_param[0]));
+    case InstrKind::kEncode:
+    case InstrKind::kDecode:
+      HAVERSACK_CHECK(false, "no codec is registered");
+  }
+}
+
+double Executor::Time(const Schedule& schedule, const Instr& instr, const MicroBatch& batch) {
+  const auto start = std::chrono::steady_clock::now();
+  Execute(schedule, instr, batch, false, nullptr);
+  return SecondsSince(start);
+}
+
 void Executor::Run(const Schedule& schedule, const MicroBatch& batch, bool accumulate,
                    const UpdateParam& update) {
   HAVERSACK_CHECK(static_cast<int64_t>(batch.ids.size()) == schedule.shape.tokens(),
@@ -69,27 +99,8 @@ void Executor::Run(const Schedule& schedule, const MicroBatch& batch, bool accum
     const Instr& instr = schedule.instrs[i];
     if (poison_) Poison(schedule, static_cast<int>(i), true);
     const auto start = std::chrono::steady_clock::now();
-    switch (instr.kind) {
-      case InstrKind::kForward:
-        graph_.nodes[instr.node].op->Forward(Bind(schedule, instr, batch, accumulate));
-        break;
-      case InstrKind::kRecompute:
-        graph_.nodes[instr.node].op->Recompute(Bind(schedule, instr, batch, accumulate));
-        break;
-      case InstrKind::kBackward:
-        graph_.nodes[instr.node].op->Backward(Bind(schedule, instr, batch, accumulate));
-        break;
-      case InstrKind::kUpdate:
-        update(instr.param, Address(schedule, instr.grad_param[0]));
-        break;
-      case InstrKind::kEncode:
-      case InstrKind::kDecode:
-        HAVERSACK_CHECK(false, "no codec is registered");
-    }
-    if (observer_) {
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-      observer_(schedule, instr, seconds.count());
-    }
+    Execute(schedule, instr, batch, accumulate, update);
+    if (observer_) observer_(schedule, instr, SecondsSince(start));
     if (poison_) Poison(schedule, static_cast<int>(i), false);
   }
 }

@@ -25,6 +25,9 @@ class Executor {
   void Run(const Schedule& schedule, const MicroBatch& batch, bool accumulate,
            const UpdateParam& update = nullptr);
 
+  // Runs one instruction of `schedule` alone, on whatever its buffers hold, and returns its seconds.
+  double Time(const Schedule& schedule, const Instr& instr, const MicroBatch& batch);
+
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   // Tests: fills each buffer with NaN before its first and after its last instruction, so that a read
   // outside its lifetime shows.
@@ -36,6 +39,8 @@ class Executor {
   float* Address(const Schedule& schedule, BufferId id);
   OpArgs Bind(const Schedule& schedule, const Instr& instr, const MicroBatch& batch,
               bool accumulate);
+  void Execute(const Schedule& schedule, const Instr& instr, const MicroBatch& batch,
+               bool accumulate, const UpdateParam& update);
   void Poison(const Schedule& schedule, int instr, bool before);
 
   const Graph& graph_;

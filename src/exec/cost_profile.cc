@@ -1,0 +1,88 @@
+#include "exec/cost_profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/machine.h"
+#include "base/threads.h"
+
+namespace haversack {
+namespace {
+
+std::string Key(const Graph& graph, const Schedule& schedule, const Instr& instr) {
+  return fmt::format("{} {} {}x{}", graph.nodes[instr.node].op->signature(), ToText(instr.kind),
+                     schedule.shape.sequences, schedule.shape.seq);
+}
+
+}  // namespace
+
+CostProfile CostProfile::Load(const std::string& path) {
+  CostProfile profile;
+  std::ifstream file(path);
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return profile;
+  for (const auto& [key, seconds] : json.items()) {
+    if (seconds.is_number()) profile.seconds_[key] = seconds.get<double>();
+  }
+  return profile;
+}
+
+void CostProfile::Save(const std::string& path) const {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  const std::string fresh = fmt::format("{}.{}", path, static_cast<const void*>(this));
+  {
+    std::ofstream file(fresh);
+    file << nlohmann::json(seconds_).dump(1) << '\n';
+    if (!file) return;
+  }
+  std::filesystem::rename(fresh, path, ignored);
+}
+
+void CostProfile::Measure(const Graph& graph, const Schedule& schedule, Executor& executor,
+                          const MicroBatch& batch, int repetitions) {
+  for (const Instr& instr : schedule.instrs) {
+    if (instr.node < 0) continue;
+    const std::string key = Key(graph, schedule, instr);
+    if (seconds_.contains(key)) continue;
+    double best = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < repetitions; ++i) {
+      best = std::min(best, executor.Time(schedule, instr, batch));
+    }
+    seconds_[key] = best;
+  }
+}
+
+bool CostProfile::Covers(const Graph& graph, const Schedule& schedule) const {
+  return std::all_of(schedule.instrs.begin(), schedule.instrs.end(), [&](const Instr& instr) {
+    return instr.node < 0 || seconds_.contains(Key(graph, schedule, instr));
+  });
+}
+
+double CostProfile::Seconds(const Graph& graph, const Schedule& schedule,
+                            const Instr& instr) const {
+  if (instr.node < 0) return 0;
+  const auto found = seconds_.find(Key(graph, schedule, instr));
+  return found == seconds_.end() ? 0 : found->second;
+}
+
+double CostProfile::Seconds(const Graph& graph, const Schedule& schedule) const {
+  double total = 0;
+  for (const Instr& instr : schedule.instrs) total += Seconds(graph, schedule, instr);
+  return total;
+}
+
+std::string CostProfilePath(const std::string& cache_folder) {
+  std::string machine = CpuModel() + " " + CpuIsa();
+  for (char& c : machine) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
+  }
+  return fmt::format("{}/costs/{}-{}threads.json", cache_folder, machine, NumThreads());
+}
+
+}  // namespace haversack

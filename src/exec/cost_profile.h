@@ -1,0 +1,40 @@
+// Seconds of each distinct op at its real shape, measured on this machine.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "exec/executor.h"
+#include "graph/graph.h"
+#include "schedule/schedule.h"
+
+namespace haversack {
+
+class CostProfile {
+ public:
+  // Reads what an earlier process measured on the same kind of machine with as many threads; a missing
+  // or foreign file is an empty profile.
+  static CostProfile Load(const std::string& path);
+  // Replaces the file in one step; a cache that cannot be written is not an error.
+  void Save(const std::string& path) const;
+
+  // Runs each instruction of `schedule` whose cost is not known yet, alone, `repetitions` times on
+  // whatever the buffers hold, and keeps the fastest. Gradients in the model state are overwritten.
+  void Measure(const Graph& graph, const Schedule& schedule, Executor& executor,
+               const MicroBatch& batch, int repetitions);
+  bool Covers(const Graph& graph, const Schedule& schedule) const;
+
+  // Of one instruction; 0 for what is not measured (updates).
+  double Seconds(const Graph& graph, const Schedule& schedule, const Instr& instr) const;
+  // Of one micro-batch.
+  double Seconds(const Graph& graph, const Schedule& schedule) const;
+
+ private:
+  std::map<std::string, double> seconds_;
+};
+
+// Where profiles of this machine at the present number of threads are kept: in `cache_folder`.
+std::string CostProfilePath(const std::string& cache_folder);
+
+}  // namespace haversack
