@@ -47,7 +47,7 @@ HWY_INLINE double SumExp(float* x, int64_t count, float max) {
   for (int64_t begin = 0; begin < count; begin += kSpan) {
     float* span = x + begin;
     sum += SumLanes(std::min(kSpan, count - begin), [&](auto at) HAVERSACK_LANES {
-      const VecF32 e = Exp(hn::Sub(at.Load(span), shift));
+      const VecF32 e = ExpBelowOverflow(hn::Sub(at.Load(span), shift));
       if constexpr (store) at.Store(e, span);
       return e;
     });

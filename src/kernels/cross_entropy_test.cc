@@ -99,8 +99,8 @@ TEST(CrossEntropy, UniformLogitsOfALargeVocabularyLoseLogVocab) {
 TEST(CrossEntropy, LargeLogitsNeitherOverflowNorGiveNan) {
   ForEachTarget([] {
     const Floats start = {1e4f, -1e4f, 1e4f, 0, -kInf};
-    for (const auto& [target, loss_expected] :
-         std::vector<std::pair<int32_t, float>>{{0, std::log(2.0f)}, {1, 2e4f + std::log(2.0f)}, {4, kInf}}) {
+    for (const auto& [target, loss_expected] : std::vector<std::pair<int32_t, float>>{
+             {0, std::log(2.0f)}, {1, 2e4f + std::log(2.0f)}, {4, kInf}}) {
       Floats logits = start;
       float loss;
       CrossEntropyForwardBackward(logits.data(), 5, 1, 5, &target, 1.0f, &loss);

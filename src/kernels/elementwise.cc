@@ -1,6 +1,7 @@
 #include "kernels/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/flat.h"
@@ -65,7 +66,15 @@ void Scale(float* x, int64_t count, float factor) {
 }
 
 void Fill(float* x, int64_t count, float value) {
-  ParallelFlat(count, [&](int64_t begin, int64_t end) { std::fill(x + begin, x + end, value); });
+  // memset writes whole lines without reading them first.
+  const bool zero = value == 0 && !std::signbit(value);
+  ParallelFlat(count, [&](int64_t begin, int64_t end) {
+    if (zero) {
+      std::memset(x + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+    } else {
+      std::fill(x + begin, x + end, value);
+    }
+  });
 }
 
 void CopyRows(const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst,

@@ -24,8 +24,10 @@ TEST(Elementwise, AddScaleAndFillMatchScalarLoops) {
       ExpectSameBits(into, sum);
       Scale(x.data(), count, 0.3f);
       ExpectSameBits(x, scaled);
-      Fill(x.data(), count, 2.5f);
-      EXPECT_EQ(x, Floats(count, 2.5f));
+      for (const float value : {2.5f, 0.0f}) {
+        Fill(x.data(), count, value);
+        EXPECT_EQ(x, Floats(count, value));
+      }
     }
   });
 }

@@ -4,12 +4,12 @@
 //   kernels_benchmark --benchmark_filter=Rms
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
-#include <functional>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
-#include "hwy/aligned_allocator.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
@@ -24,16 +24,21 @@
 namespace haversack {
 namespace {
 
-// 64-byte aligned and touched, with small positive values.
+// Whole pages, as most values of an arena, so that all buffers share their offset within a page;
+// touched, with small positive values.
 class Buffer {
  public:
-  explicit Buffer(int64_t count) : data_(hwy::AllocateAligned<float>(static_cast<size_t>(count))) {
-    for (int64_t i = 0; i < count; ++i) data_[i] = 0.001f * static_cast<float>(i % 1021);
+  explicit Buffer(int64_t count)
+      : data_(static_cast<float*>(std::aligned_alloc(4096, (count * 4 + 4095) / 4096 * 4096))) {
+    for (int64_t i = 0; i < count; ++i) data_.get()[i] = 0.001f * static_cast<float>(i % 1021);
   }
   operator float*() { return data_.get(); }  // NOLINT: stands for its pointer
 
  private:
-  hwy::AlignedFreeUniquePtr<float[]> data_;
+  struct Free {
+    void operator()(float* data) const { std::free(data); }
+  };
+  std::unique_ptr<float, Free> data_;
 };
 
 struct Bench {
@@ -50,7 +55,7 @@ struct Bench {
         col3(cols),
         scratch(static_cast<int64_t>(LayerNormBackwardScratch(rows, cols) / sizeof(float))),
         ids(static_cast<size_t>(rows)) {
-    for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r * 7 % rows);
+    for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r * 7 % std::min(rows, cols));
   }
   std::byte* bytes() { return reinterpret_cast<std::byte*>(static_cast<float*>(scratch)); }
 

@@ -22,6 +22,7 @@ void LayerNormRebuildRows(const float* x, const float* weight, const float* bias
     const VecF32 center = hn::Set(F32(), mean[r]);
     const VecF32 scale = hn::Set(F32(), rstd[r]);
     ForLanes(cols, [&](auto at) HAVERSACK_LANES {
+      at.Prefetch(x + cols);
       const VecF32 h = hn::Mul(hn::Sub(at.Load(x), center), scale);
       at.Store(hn::MulAdd(h, at.Load(weight), at.Load(bias)), y);
     });
@@ -62,6 +63,8 @@ void LayerNormBackwardRows(const float* dy, const float* x, const float* weight,
     const VecF32 mean_g = hn::Set(d, sum / count);
     const VecF32 mean_gh = hn::Set(d, dot * rstd[r] / count);
     ForLanes(cols, [&](auto at) HAVERSACK_LANES {
+      at.Prefetch(dy + cols);
+      at.Prefetch(x + cols);
       const VecF32 g = at.Load(dy);
       const VecF32 h = hn::Mul(hn::Sub(at.Load(x), center), scale);
       at.Store(hn::MulAdd(g, h, at.Load(dweight)), dweight);

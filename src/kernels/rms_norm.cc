@@ -21,6 +21,7 @@ void RmsNormRebuildRows(const float* x, const float* weight, const float* rstd, 
   for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
     const VecF32 scale = hn::Set(F32(), rstd[r]);
     ForLanes(cols, [&](auto at) HAVERSACK_LANES {
+      at.Prefetch(x + cols);
       at.Store(hn::Mul(hn::Mul(at.Load(x), scale), at.Load(weight)), y);
     });
   }
@@ -51,6 +52,8 @@ void RmsNormBackwardRows(const float* dy, const float* x, const float* weight, c
     const VecF32 scale = hn::Set(d, rstd[r]);
     const VecF32 mean = hn::Set(d, dot * rstd[r] / static_cast<float>(cols));
     ForLanes(cols, [&](auto at) HAVERSACK_LANES {
+      at.Prefetch(dy + cols);
+      at.Prefetch(x + cols);
       const VecF32 g = at.Load(dy);
       const VecF32 h = hn::Mul(at.Load(x), scale);
       at.Store(hn::MulAdd(g, h, at.Load(dweight)), dweight);

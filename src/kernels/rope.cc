@@ -21,16 +21,17 @@ void RopeRows(float* x, int64_t stride, int64_t rows, int64_t heads, int64_t hea
   for (int64_t r = 0; r < rows; ++r) {
     const float* row_cos = cos + positions[r] * half;
     const float* row_sin = sin + positions[r] * half;
-    for (int64_t head = 0; head < heads; ++head) {
-      float* low = x + r * stride + head * head_dim;
-      float* high = low + half;
-      ForLanes(half, [&](auto at) HAVERSACK_LANES {
+    // Heads innermost, so that a pair of table vectors serves all of them.
+    ForLanes(half, [&](auto at) HAVERSACK_LANES {
+      const VecF32 c = at.Load(row_cos), s = hn::Mul(at.Load(row_sin), direction);
+      for (int64_t head = 0; head < heads; ++head) {
+        float* low = x + r * stride + head * head_dim;
+        float* high = low + half;
         const VecF32 a = at.Load(low), b = at.Load(high);
-        const VecF32 c = at.Load(row_cos), s = hn::Mul(at.Load(row_sin), direction);
         at.Store(hn::NegMulAdd(b, s, hn::Mul(a, c)), low);
         at.Store(hn::MulAdd(a, s, hn::Mul(b, c)), high);
-      });
-    }
+      }
+    });
   }
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 // On each lambda given to the loops below: the target's instruction set, and inlined so that
@@ -41,6 +42,9 @@ struct FullLanes {
   HWY_INLINE void Store(VecF32 v, float* p) const { hn::StoreU(v, F32(), p + at); }
   // `v` with `other` in the lanes beyond the end.
   HWY_INLINE VecF32 Or(VecF32 v, VecF32 /*other*/) const { return v; }
+  // Fetches the position into the cache. A kernel that makes two passes over a row leaves memory
+  // idle in the second; it fetches the next row then. An address beyond the array does no harm.
+  HWY_INLINE void Prefetch(const float* p) const { hwy::Prefetch(p + at); }
 };
 
 // Goes through memory because masked loads may fault beyond the end on some targets.
@@ -61,6 +65,7 @@ struct TailLanes {
   HWY_INLINE VecF32 Or(VecF32 v, VecF32 other) const {
     return hn::IfThenElse(hn::FirstN(F32(), static_cast<size_t>(count)), v, other);
   }
+  HWY_INLINE void Prefetch(const float* p) const { hwy::Prefetch(p + at); }
 };
 
 template <typename Body>
