@@ -83,6 +83,20 @@ void Executor::Execute(const Schedule& schedule, const Instr& instr, const Micro
   }
 }
 
+const float* Executor::RunCached(const Schedule& schedule, const MicroBatch& batch,
+                                 std::span<KvCache> caches, std::byte* scratch) {
+  HAVERSACK_CHECK(schedule.mode == ScheduleMode::kEvaluate, "a training schedule");
+  for (const Instr& instr : schedule.instrs) {
+    OpArgs args = Bind(schedule, instr, batch, false);
+    const Op& op = *graph_.nodes[instr.node].op;
+    if (op.is_loss()) return args.in[0];
+    const bool cached = op.kv_cache_cols() > 0;
+    if (cached) args.scratch = scratch;
+    op.ForwardCached(args, cached ? &caches[instr.node] : nullptr);
+  }
+  HAVERSACK_CHECK(false, "a schedule without a loss");
+}
+
 double Executor::Time(const Schedule& schedule, const Instr& instr, const MicroBatch& batch) {
   const auto start = std::chrono::steady_clock::now();
   Execute(schedule, instr, batch, false, nullptr);

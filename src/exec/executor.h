@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "exec/model_state.h"
 #include "graph/graph.h"
@@ -27,6 +28,11 @@ class Executor {
 
   // Runs one instruction of `schedule` alone, on whatever its buffers hold, and returns its seconds.
   double Time(const Schedule& schedule, const Instr& instr, const MicroBatch& batch);
+
+  // Forward of new tokens behind those in `caches` (by node); `scratch` serves the ops that have a
+  // cache. Returns the loss node's input, [tokens, hidden]; the loss itself is not computed.
+  const float* RunCached(const Schedule& schedule, const MicroBatch& batch,
+                         std::span<KvCache> caches, std::byte* scratch);
 
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   // Tests: fills each buffer with NaN before its first and after its last instruction, so that a read

@@ -1,0 +1,201 @@
+#include "cli/flags.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace haversack {
+namespace {
+
+// A YAML mapping as CLI11 wants it: one item a flag.
+class YamlConfig : public CLI::Config {
+ public:
+  std::string to_config(const CLI::App*, bool, bool, std::string) const override { return ""; }
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::stringstream text;
+    text << input.rdbuf();
+    YAML::Node root;
+    try {
+      root = YAML::Load(text.str());
+    } catch (const YAML::Exception& error) {
+      throw UserError(ExitCode::kUsage, "--config: line {}: {}", error.mark.line + 1, error.msg);
+    }
+    std::vector<CLI::ConfigItem> items;
+    if (root.IsNull()) return items;
+    if (!root.IsMap()) {
+      throw UserError(ExitCode::kUsage,
+                      "--config: expected a mapping of flags, such as `batch: 4`, a line each");
+    }
+    for (const auto& entry : root) {
+      CLI::ConfigItem item;
+      item.name = entry.first.as<std::string>();
+      const YAML::Node& value = entry.second;
+      if (value.IsSequence()) {
+        for (const auto& element : value) item.inputs.push_back(element.as<std::string>());
+      } else if (value.IsScalar()) {
+        item.inputs.push_back(value.as<std::string>());
+      } else {
+        throw UserError(ExitCode::kUsage, "--config: line {}: '{}' must be a value or a list",
+                        value.Mark().line + 1, item.name);
+      }
+      items.push_back(std::move(item));
+    }
+    return items;
+  }
+};
+
+std::string OnOneLine(std::string text) {
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+  }
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+Flags::Flags(const std::string& name, const std::string& description)
+    : app_(description, "haversack " + name) {
+  app_.get_formatter()->column_width(34);
+}
+
+void Flags::AddConfig() {
+  app_.set_config("--config", "", "YAML file of flags, such as `batch: 4`; the command line wins");
+  app_.config_formatter(std::make_shared<YamlConfig>());
+  app_.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+void Flags::AddBytes(const std::string& flag, std::optional<uint64_t>& bytes,
+                     const std::string& help) {
+  app_.add_option_function<std::string>(
+          flag, [flag, &bytes](const std::string& text) { bytes = ParseBytes(text, flag); }, help)
+      ->type_name("BYTES");
+}
+
+bool Flags::Parse(int argc, const char* const* argv) {
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app_.help());
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UserError(ExitCode::kUsage, "{}: {} (see {} --help)", app_.get_name(),
+                    OnOneLine(error.what()), app_.get_name());
+  }
+  return true;
+}
+
+void AddTrainFlags(Flags& flags, TrainOptions& o) {
+  CLI::App& app = flags.app();
+  const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 40);
+  const auto not_negative = CLI::Range(int64_t{0}, int64_t{1} << 40);
+  app.option_defaults()->group("What to train");
+  app.add_option("--model", o.model, "Hugging Face model directory")->required()->type_name("DIR");
+  app.add_option("--data", o.data, "text or JSONL files or folders (.gz, .zst too)")
+      ->required()
+      ->type_name("FILE...");
+  app.add_option("--valid", o.valid, "held-out files, evaluated but never trained on")
+      ->type_name("FILE...");
+  app.add_option("--out", o.out, "run directory: model, checkpoints, log")->type_name("DIR");
+  app.add_option_function<std::string>(
+         "--init",
+         [&o](const std::string& how) { o.random_init = how == "random"; },
+         "start from the checkpoint's weights, or from random ones")
+      ->check(CLI::IsMember({"checkpoint", "random"}))
+      ->type_name("checkpoint|random");
+  app.add_flag("--cross-document", o.cross_document,
+               "let packed documents attend to, and predict, their neighbours");
+
+  app.option_defaults()->group("How much");
+  flags.AddBytes("--memory", o.memory,
+                 "budget for the whole process, such as 3GiB (default: 90% of what is free)");
+  app.add_option("--batch", o.batch, "sequences per optimizer step")->check(positive);
+  app.add_option("--seq", o.seq, "tokens per sequence")->check(positive)->capture_default_str();
+  app.add_option("--steps", o.steps, "optimizer steps")->check(not_negative);
+  app.add_option("--micro-batch", o.micro_batch,
+                 "sequences computed at once; divides --batch (default: the fastest that fits)")
+      ->check(positive);
+  app.add_option("--plan", o.plan, "what to keep for the backward pass")
+      ->type_name("auto|keep|recompute|FILE")
+      ->capture_default_str();
+  app.add_option("--loss-chunk", o.loss_chunk, "tokens whose logits exist at once")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "compute threads (default: all cores)")
+      ->check(CLI::Range(0, 4096));
+
+  app.option_defaults()->group("Optimizer");
+  app.add_option("--lr", o.lr, "peak learning rate")->capture_default_str();
+  app.add_option_function<std::string>(
+         "--schedule", [&o](const std::string& shape) { o.schedule = ParseLrShape(shape); },
+         "learning rate after warm-up (default: cosine)")
+      ->type_name("constant|linear|cosine");
+  app.add_option("--warmup", o.warmup, "steps of linear warm-up")
+      ->check(not_negative)
+      ->capture_default_str();
+  app.add_option("--final-lr-ratio", o.final_lr_ratio, "last rate, as a share of the peak")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--weight-decay", o.adamw.weight_decay, "decoupled; none on norms and biases")
+      ->capture_default_str();
+  app.add_option("--beta1", o.adamw.beta1)->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  app.add_option("--beta2", o.adamw.beta2)->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  app.add_option("--epsilon", o.adamw.epsilon)->capture_default_str();
+  app.add_option("--clip", o.clip, "global gradient norm, 0 for none")->capture_default_str();
+  app.add_flag("--fused-update", o.fused_update,
+               "update each tensor as its gradient arrives: no gradient memory; needs --clip 0 and "
+               "--micro-batch equal to --batch");
+  app.add_option("--max-bad-steps", o.max_bad_steps,
+                 "non-finite steps in a row before the run stops")
+      ->check(positive)
+      ->capture_default_str();
+
+  app.option_defaults()->group("Run");
+  app.add_option("--seed", o.seed, "of the data order and of random weights")->capture_default_str();
+  app.add_option("--metrics", o.metrics, "JSON lines, one a step")->type_name("FILE");
+  app.add_option("--save-every", o.save_every,
+                 "steps between checkpoints (default: at the end, and when stopped by a signal)")
+      ->check(not_negative);
+  app.add_option("--keep", o.keep, "newest checkpoints to keep, beside the best")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--eval-every", o.eval_every,
+                 "steps between evaluations of --valid (default: first and last)")
+      ->check(not_negative);
+  app.add_flag("--resume", o.resume, "go on from the newest checkpoint in --out");
+  app.add_option_function<std::string>(
+         "--export-dtype",
+         [&o](const std::string& dtype) { o.export_dtype = CLI::detail::to_upper(dtype); },
+         "type of the exported weights (default: f32)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}, CLI::ignore_case))
+      ->type_name("f32|bf16|f16");
+  flags.AddConfig();
+}
+
+void CheckTrainOptions(const TrainOptions& o) {
+  const auto refuse = [](const std::string& what) { throw UserError(ExitCode::kUsage, "{}", what); };
+  if (!(o.lr >= 0) || std::isinf(o.lr)) refuse(fmt::format("--lr {}: not a learning rate", o.lr));
+  if (!(o.clip >= 0)) refuse(fmt::format("--clip {}: a norm is not negative", o.clip));
+  if (!(o.adamw.epsilon > 0)) refuse(fmt::format("--epsilon {}: must be positive", o.adamw.epsilon));
+  if (!(o.adamw.weight_decay >= 0)) {
+    refuse(fmt::format("--weight-decay {}: must not be negative", o.adamw.weight_decay));
+  }
+  if (o.adamw.beta1 >= 1 || o.adamw.beta2 >= 1) refuse("--beta1 and --beta2 must be below 1");
+  if (o.fused_update && o.clip != 0) refuse("--fused-update needs --clip 0: clipping needs all gradients");
+  if (o.fused_update && o.micro_batch.value_or(o.batch) != o.batch) {
+    refuse("--fused-update needs --micro-batch equal to --batch: accumulation needs all gradients");
+  }
+  if (o.warmup > 0 && o.steps > 0 && o.warmup > o.steps) {
+    refuse(fmt::format("--warmup {} is longer than --steps {}", o.warmup, o.steps));
+  }
+}
+
+}  // namespace haversack

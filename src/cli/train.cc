@@ -1,0 +1,21 @@
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "train/trainer.h"
+
+namespace haversack {
+
+ExitCode TrainCommand(int argc, const char* const* argv) {
+  TrainOptions options;
+  Flags flags("train",
+              "Trains or fine-tunes a model inside a memory budget and writes a Hugging Face "
+              "directory to OUT/model.");
+  AddTrainFlags(flags, options);
+  flags.app().get_option("--out")->required();
+  flags.app().get_option("--steps")->required();
+  if (!flags.Parse(argc, argv)) return ExitCode::kOk;
+  CheckTrainOptions(options);
+  Train(options);
+  return ExitCode::kOk;
+}
+
+}  // namespace haversack

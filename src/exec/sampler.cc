@@ -1,0 +1,42 @@
+#include "exec/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/random.h"
+
+namespace haversack {
+
+int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options,
+                    uint64_t position) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  if (options.temperature == 0 || options.top_p == 0) {
+    return static_cast<int32_t>(best - logits.begin());
+  }
+  // In double, relative to the best: no temperature makes it overflow.
+  std::vector<double> weight(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    weight[i] = std::exp((static_cast<double>(logits[i]) - *best) / options.temperature);
+  }
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return weight[a] > weight[b]; });
+  const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
+  size_t kept = 0;
+  double sum = 0;
+  while (kept < order.size() && (kept == 0 || sum < options.top_p * total)) {
+    sum += weight[order[kept++]];
+  }
+  const RandomStream random({.seed = options.seed, .purpose = RandomPurpose::kSampling});
+  double left = random.Uniform(position) * sum;
+  for (size_t i = 0; i < kept; ++i) {
+    left -= weight[order[i]];
+    if (left < 0) return order[i];
+  }
+  return order[kept - 1];
+}
+
+}  // namespace haversack

@@ -1,0 +1,56 @@
+#include "io/model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "io/model_dir.h"
+
+namespace haversack {
+
+Model OpenModel(const std::string& dir, int64_t seq, int64_t loss_chunk, bool with_weights) {
+  if (!std::filesystem::is_directory(dir)) {
+    throw UserError(ExitCode::kUsage, "--model: {} is not a directory; give a Hugging Face model "
+                    "directory (config.json, model.safetensors, tokenizer.json)", dir);
+  }
+  const std::string path = dir + "/config.json";
+  ModelConfig config = ParseModelConfig(ParseJson(ReadWholeFile(path), path), path);
+  std::vector<std::string> notes = config.warnings;
+  for (std::string& warning : CheckSequenceLength(config, seq)) notes.push_back(std::move(warning));
+  Graph graph = BuildGraph(config, {.positions = seq, .loss_chunk = loss_chunk});
+  ParamLayout layout(graph);
+  std::optional<WeightFiles> files;
+  if (with_weights) {
+    files = WeightFiles::Open(dir);
+    for (std::string& note : CheckWeights(graph, config, *files)) notes.push_back(std::move(note));
+  }
+  return {.dir = dir,
+          .config = std::move(config),
+          .graph = std::move(graph),
+          .layout = std::move(layout),
+          .files = std::move(files),
+          .notes = std::move(notes)};
+}
+
+std::string ModelHash(const Model& model) {
+  constexpr int64_t kSample = 4096;  // floats of each tensor
+  Hasher hasher;
+  hasher.AddField(model.config.json.dump());
+  if (model.files) {
+    std::vector<float> sample(kSample);
+    for (const std::string& name : model.files->names()) {
+      const TensorInfo& info = model.files->Info(name);
+      hasher.AddField(name + " " + info.dtype + " " + ShapeText(info.shape));
+      if (StoredTypeOf(info.dtype) == StoredType::kOther) continue;
+      const int64_t count = std::min(kSample, info.elements());
+      model.files->ReadRangeAsF32(name, 0, count, sample.data());
+      hasher.Add(sample.data(), count * sizeof(float));
+    }
+  }
+  return hasher.Hex();
+}
+
+}  // namespace haversack

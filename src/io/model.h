@@ -1,0 +1,32 @@
+// A model directory opened: its configuration and graph, checked against its weight files.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "exec/model_state.h"
+#include "graph/graph.h"
+#include "io/weight_files.h"
+#include "models/config.h"
+
+namespace haversack {
+
+struct Model {
+  std::string dir;
+  ModelConfig config;
+  Graph graph;
+  ParamLayout layout;
+  std::optional<WeightFiles> files;  // none: random weights are wanted
+  std::vector<std::string> notes;    // for the user
+};
+
+// Opens `dir` for sequences of `seq` tokens. Without `with_weights` only config.json is read. Throws
+// UserError naming file and field or tensor.
+Model OpenModel(const std::string& dir, int64_t seq, int64_t loss_chunk, bool with_weights);
+
+// Identity of the model by content: configuration, tensor table, and a sample of the weights.
+std::string ModelHash(const Model& model);
+
+}  // namespace haversack

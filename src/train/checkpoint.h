@@ -1,0 +1,59 @@
+// Checkpoints: everything a run needs to go on as if it had never stopped, in one directory each.
+//
+//   OUT/checkpoints/step-00000120/state.json         step, cursor, plan, options, counters
+//                                 state.safetensors  weights and both moments, f32
+//                                 DONE               written last: sizes of the files above
+//
+// A checkpoint is written beside its final name, synced, and renamed when whole; a directory without a
+// DONE that agrees with its files does not exist as far as a resumed run is concerned.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "exec/model_state.h"
+#include "graph/graph.h"
+
+namespace haversack {
+
+class CheckpointStore {
+ public:
+  // `folder`: OUT/checkpoints; need not exist.
+  CheckpointStore(std::string folder, const Graph& graph, const ParamLayout& layout);
+
+  // Bytes of one checkpoint, as nearly as can be known ahead.
+  int64_t BytesEach() const;
+
+  // Saves `info` (which holds "step") and the state. Before it, drops the oldest complete checkpoints
+  // beyond `keep` - 1, but never the last one and never the best; so a full disk leaves the newest
+  // complete one intact. Throws FileError (exit 5).
+  void Save(const nlohmann::json& info, const ModelState& state, int64_t keep);
+
+  // The newest complete checkpoint's info; `log` hears of incomplete ones that are passed over.
+  std::optional<nlohmann::json> FindNewest(
+      const std::function<void(const std::string&)>& log) const;
+  // Reads the weights and moments of the checkpoint of `step`.
+  void LoadState(int64_t step, const ModelState& state) const;
+
+  // The checkpoint that is kept whatever its age.
+  void set_best(std::optional<int64_t> step) { best_ = step; }
+
+ private:
+  std::string Path(int64_t step) const;
+  // Steps of all directories named like a checkpoint, ascending.
+  std::vector<int64_t> Steps() const;
+  // Why the checkpoint cannot be used; empty: it is complete.
+  std::string WhyIncomplete(int64_t step) const;
+  void Rotate(int64_t keep) const;
+
+  std::string folder_;
+  const Graph& graph_;
+  const ParamLayout& layout_;
+  std::optional<int64_t> best_;
+};
+
+}  // namespace haversack

@@ -1,0 +1,25 @@
+// Held-out loss of a model in memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "data/dataset.h"
+#include "exec/executor.h"
+#include "schedule/schedule.h"
+
+namespace haversack {
+
+struct Evaluation {
+  double loss_sum = 0;  // -log p over all targets, natural logarithm
+  int64_t tokens = 0;   // targets
+  double loss() const { return loss_sum / static_cast<double>(tokens); }
+};
+
+// The view of a batch that a schedule takes; `batch` must outlive it.
+MicroBatch ViewOf(const Batch& batch, float loss_scale, double* loss_sum);
+
+// Over every sequence of `data` once, in the corpus's order; `schedule` is of mode kEvaluate.
+Evaluation Evaluate(const Dataset& data, const Schedule& schedule, Executor& executor);
+
+}  // namespace haversack

@@ -1,0 +1,59 @@
+// Everything that defines a training run, as the command line or a YAML file gives it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optim/adamw_optimizer.h"
+#include "optim/lr_schedule.h"
+
+namespace haversack {
+
+struct TrainOptions {
+  std::string model;
+  std::vector<std::string> data;
+  std::vector<std::string> valid;
+  std::string out;
+  std::optional<uint64_t> memory;  // bytes for the whole process; default: 90% of what is free
+  int64_t batch = 1;               // sequences per optimizer step
+  int64_t seq = 512;
+  int64_t steps = 0;
+  bool random_init = false;
+  uint64_t seed = 0;
+  bool cross_document = false;
+
+  double lr = 1e-4;
+  LrShape schedule = LrShape::kCosine;
+  double final_lr_ratio = 0.1;
+  int64_t warmup = 0;
+  double clip = 1.0;  // global gradient norm; 0: off
+  AdamWOptions adamw;
+  bool fused_update = false;
+  int64_t max_bad_steps = 5;  // non-finite steps in a row before the run stops
+
+  std::string plan = "auto";  // auto, keep, recompute, or a JSON file
+  std::optional<int64_t> micro_batch;
+  int64_t loss_chunk = 256;
+  int threads = 0;  // 0: the cores this process may use
+
+  std::string metrics;
+  int64_t save_every = 0;  // 0: at the end and on a signal only
+  int64_t keep = 2;        // checkpoints, beside the best
+  int64_t eval_every = 0;  // 0: at the start and the end only
+  bool resume = false;
+  std::string export_dtype = "F32";
+};
+
+// The fields that decide what the run computes; they go into every checkpoint, and a resumed run is held
+// against them.
+nlohmann::json RunIdentity(const TrainOptions& options);
+
+// Compares the options of a resumed run with its checkpoint's. Fields that a run may change midway (the
+// rate, its schedule, the number of steps, clipping, decay) are reported, one line each; any other
+// difference is a UserError (exit 2) naming the flag, the stored and the new value.
+std::vector<std::string> CheckResumed(const nlohmann::json& stored, const nlohmann::json& now);
+
+}  // namespace haversack
