@@ -13,12 +13,6 @@
 #include "kernels/attention_tile.h"
 #include "kernels/gemm.h"
 
-#ifndef QROWS
-#define QROWS 192
-#define FKEYS 512
-#define BKEYS 128
-#endif
-
 namespace haversack {
 namespace {
 
@@ -26,35 +20,52 @@ constexpr float kLog2E = std::numbers::log2e_v<float>;
 constexpr float kLn2 = std::numbers::ln2_v<float>;
 constexpr int64_t kLine = 64;  // bytes
 
-// How scores are cut. Only the shape decides, since results depend on it.
+int64_t Group(const AttentionShape& shape) { return shape.q_heads / shape.kv_heads; }
+
+// How scores are cut. Only the shape decides, since results depend on it; the numbers are measured
+// ones.
 struct Tiling {
   int64_t q_tokens;  // query tokens of a block, stacked over the group's heads
   int64_t keys;      // key tokens of a block; a multiple of q_tokens
 };
 
-int64_t Group(const AttentionShape& shape) { return shape.q_heads / shape.kv_heads; }
-
-// Some 192 stacked rows keep MKL near its peak, few tokens a block keep the waste on the diagonal
-// low.
+// Some 128 to 256 stacked rows amortise the reading of keys and keep MKL near its peak; fewer
+// tokens a block waste less on the diagonal.
 int64_t QueryTokens(const AttentionShape& shape) {
-  int64_t tokens = 16;
-  while (tokens < 128 && 2 * tokens * Group(shape) <= QROWS) tokens *= 2;
+  int64_t tokens = Group(shape) == 1 ? 128 : 64;
+  while (tokens > 1 && tokens * Group(shape) > 256) tokens /= 2;
   return tokens;
 }
 
+// Long rows need fewer rescalings and reductions. The backward pass has neither, and two tiles to
+// keep in the cache.
 Tiling ForwardTiling(const AttentionShape& shape) {
-  return {.q_tokens = QueryTokens(shape), .keys = FKEYS};
+  return {.q_tokens = QueryTokens(shape), .keys = 512};
 }
-
 Tiling BackwardTiling(const AttentionShape& shape) {
-  return {.q_tokens = QueryTokens(shape), .keys = BKEYS};
+  return {.q_tokens = QueryTokens(shape), .keys = 128};
 }
 
-void CheckShape(const AttentionShape& shape) {
+void CheckArguments(const AttentionShape& shape, const std::byte* scratch) {
   HAVERSACK_CHECK(shape.kv_heads >= 1 && shape.head_dim >= 1 && shape.q_heads >= shape.kv_heads &&
                       shape.q_heads % shape.kv_heads == 0,
                   "[attention] {} query heads, {} key heads of {}", shape.q_heads, shape.kv_heads,
                   shape.head_dim);
+  HAVERSACK_CHECK(reinterpret_cast<uintptr_t>(scratch) % kLine == 0,
+                  "[attention] scratch is not 64-byte aligned");
+}
+
+int64_t LongestSegment(std::span<const int32_t> boundaries) {
+  HAVERSACK_CHECK(!boundaries.empty() && boundaries.front() == 0,
+                  "[attention] boundaries begin with 0");
+  int64_t longest = 0;
+  for (size_t i = 1; i < boundaries.size(); ++i) {
+    const int64_t length = int64_t{boundaries[i]} - boundaries[i - 1];
+    HAVERSACK_CHECK(length >= 0, "[attention] boundary {} is {} after {}", i, boundaries[i],
+                    boundaries[i - 1]);
+    longest = std::max(longest, length);
+  }
+  return longest;
 }
 
 // Hands out 64-byte aligned pieces of scratch; with a null base it only adds up their bytes.
@@ -86,24 +97,15 @@ struct QueryBlock {
   int64_t end() const { return begin + tokens; }
 };
 
-// The rows of a block in row order: row(r, token of the micro-batch, query head).
-template <typename Body>
-void ForEachRow(const AttentionShape& shape, const QueryBlock& block, const Body& row) {
-  const int64_t group = Group(shape);
-  for (int64_t head = 0, r = 0; head < group; ++head) {
-    for (int64_t t = 0; t < block.tokens; ++t, ++r) {
-      row(r, block.segment + block.begin + t, block.kv_head * group + head);
-    }
+// Copies the block's rows, [tokens, group * head_dim] on either side: the group's heads are
+// neighbours, so a token's rows are one piece. `from_stride` and `to_stride` are floats between
+// tokens.
+void CopyRows(const AttentionShape& shape, const QueryBlock& block, const float* from,
+              int64_t from_stride, float* to, int64_t to_stride) {
+  const size_t bytes = Group(shape) * shape.head_dim * sizeof(float);
+  for (int64_t t = 0; t < block.tokens; ++t) {
+    std::memcpy(to + t * to_stride, from + t * from_stride, bytes);
   }
-}
-
-// Stacks a block's rows of q, out's gradient and the like into [rows, head_dim].
-void GatherRows(const AttentionShape& shape, const QueryBlock& block, const float* from,
-                int64_t stride, float* to) {
-  const int64_t dim = shape.head_dim;
-  ForEachRow(shape, block, [&](int64_t r, int64_t token, int64_t head) {
-    std::memcpy(to + r * dim, from + token * stride + head * dim, dim * sizeof(float));
-  });
 }
 
 // A thread's tiles in the forward pass, for at most `rows` rows and `keys` keys.
@@ -133,8 +135,8 @@ void AttendKeys(const AttentionShape& shape, int64_t q_tokens, int64_t q_begin, 
          k + key * shape.k_stride, shape.k_stride, 0.0f, tiles.scores, tiles.stride);
     OnlineSoftmax({.scores = tiles.scores,
                    .stride = tiles.stride,
-                   .heads = group,
                    .tokens = q_tokens,
+                   .heads = group,
                    .width = width,
                    .visible = q_begin - key + 1},
                   first, dim, tiles.row_max, tiles.row_sum, tiles.out);
@@ -147,15 +149,21 @@ void ForwardBlock(const AttentionShape& shape, const QueryBlock& block, int64_t 
                   const float* q, const float* k, const float* v, float* out, float* lse,
                   const ForwardTiles& tiles) {
   const int64_t dim = shape.head_dim;
-  GatherRows(shape, block, q, shape.q_stride, tiles.q);
+  const int64_t group = Group(shape), token = block.segment + block.begin;
+  const int64_t q_column = block.kv_head * group * dim, kv_column = block.kv_head * dim;
+  CopyRows(shape, block, q + token * shape.q_stride + q_column, shape.q_stride, tiles.q,
+           group * dim);
   AttendKeys(shape, block.tokens, block.begin, 0, block.end(), keys,
-             k + block.segment * shape.k_stride + block.kv_head * dim,
-             v + block.segment * shape.v_stride + block.kv_head * dim, tiles);
-  ForEachRow(shape, block, [&](int64_t r, int64_t token, int64_t head) {
-    ScaleInto(dim, 1.0f / tiles.row_sum[r], tiles.out + r * dim,
-              out + token * shape.out_stride + head * dim);
-    lse[token * shape.q_heads + head] = kLn2 * (tiles.row_max[r] + std::log2(tiles.row_sum[r]));
-  });
+             k + block.segment * shape.k_stride + kv_column,
+             v + block.segment * shape.v_stride + kv_column, tiles);
+  NormalizeRows(block.tokens, group, dim, tiles.row_sum, tiles.out,
+                out + token * shape.out_stride + q_column, shape.out_stride);
+  for (int64_t t = 0, r = 0; t < block.tokens; ++t) {
+    float* to = lse + (token + t) * shape.q_heads + block.kv_head * group;
+    for (int64_t head = 0; head < group; ++head, ++r) {
+      to[head] = kLn2 * (tiles.row_max[r] + std::log2(tiles.row_sum[r]));
+    }
+  }
 }
 
 // Work is handed out as (chunk, kv head): a chunk is q_tokens tokens of the micro-batch and owns
@@ -216,11 +224,8 @@ void RunTasks(int64_t tasks, const Body& body) {
 void AttentionForward(const AttentionShape& shape, std::span<const int32_t> boundaries,
                       const float* q, const float* k, const float* v, float* out, float* lse,
                       std::byte* scratch) {
-  CheckShape(shape);
-  int64_t longest = 0;
-  for (size_t i = 1; i < boundaries.size(); ++i) {
-    longest = std::max<int64_t>(longest, boundaries[i] - boundaries[i - 1]);
-  }
+  CheckArguments(shape, scratch);
+  const int64_t longest = LongestSegment(boundaries);
   if (longest == 0) return;
   const Tiling tiling = ForwardTiling(shape);
   const ChunkedBlocks blocks(shape, boundaries, tiling.q_tokens);
@@ -285,14 +290,18 @@ struct BackwardPointers {
 // Stacks the block's rows and computes row_delta = d_out . out, the softmax's inner product.
 void PrepareBackward(const AttentionShape& shape, const QueryBlock& block,
                      const BackwardPointers& at, const BackwardTiles& tiles) {
-  const int64_t dim = shape.head_dim;
-  GatherRows(shape, block, at.q, shape.q_stride, tiles.q);
-  GatherRows(shape, block, at.d_out, shape.out_stride, tiles.d_out);
-  ForEachRow(shape, block, [&](int64_t r, int64_t token, int64_t head) {
-    tiles.row_lse2[r] = kLog2E * at.lse[token * shape.q_heads + head];
-    tiles.row_delta[r] =
-        Dot(dim, tiles.d_out + r * dim, at.out + token * shape.out_stride + head * dim);
-  });
+  const int64_t dim = shape.head_dim, group = Group(shape), token = block.segment + block.begin;
+  const int64_t column = block.kv_head * group * dim;
+  const int64_t out_at = token * shape.out_stride + column;
+  CopyRows(shape, block, at.q + token * shape.q_stride + column, shape.q_stride, tiles.q,
+           group * dim);
+  CopyRows(shape, block, at.d_out + out_at, shape.out_stride, tiles.d_out, group * dim);
+  RowDots(block.tokens, group, dim, tiles.d_out, at.out + out_at, shape.out_stride,
+          tiles.row_delta);
+  for (int64_t t = 0, r = 0; t < block.tokens; ++t) {
+    const float* lse = at.lse + (token + t) * shape.q_heads + block.kv_head * group;
+    for (int64_t head = 0; head < group; ++head, ++r) tiles.row_lse2[r] = kLog2E * lse[head];
+  }
 }
 
 // d_q of one query block, and the block's shares of d_k and d_v added to memory. The shares of a
@@ -316,8 +325,8 @@ void BackwardBlock(const AttentionShape& shape, const QueryBlock& block, int64_t
          shape.v_stride, 0.0f, tiles.d_scores, tiles.stride);
     SoftmaxGradient({.scores = tiles.scores,
                      .stride = tiles.stride,
-                     .heads = group,
                      .tokens = block.tokens,
+                     .heads = group,
                      .width = width,
                      .visible = block.begin - key + 1},
                     tiles.row_lse2, tiles.row_delta, tiles.d_scores);
@@ -332,10 +341,8 @@ void BackwardBlock(const AttentionShape& shape, const QueryBlock& block, int64_t
          shape.k_stride);
     own->Publish(token + width);
   }
-  ForEachRow(shape, block, [&](int64_t r, int64_t token, int64_t head) {
-    std::memcpy(at.d_q + token * shape.q_stride + head * dim, tiles.d_q + r * dim,
-                dim * sizeof(float));
-  });
+  const int64_t q_at = (block.segment + block.begin) * shape.q_stride + group * column;
+  CopyRows(shape, block, tiles.d_q, group * dim, at.d_q + q_at, shape.q_stride);
 }
 
 }  // namespace
@@ -344,11 +351,8 @@ void AttentionBackward(const AttentionShape& shape, std::span<const int32_t> bou
                        const float* q, const float* k, const float* v, const float* out,
                        const float* lse, const float* d_out, float* d_q, float* d_k, float* d_v,
                        std::byte* scratch) {
-  CheckShape(shape);
-  int64_t longest = 0;
-  for (size_t i = 1; i < boundaries.size(); ++i) {
-    longest = std::max<int64_t>(longest, boundaries[i] - boundaries[i - 1]);
-  }
+  CheckArguments(shape, scratch);
+  const int64_t longest = LongestSegment(boundaries);
   if (longest == 0) return;
   const Tiling tiling = BackwardTiling(shape);
   const ChunkedBlocks blocks(shape, boundaries, tiling.q_tokens);
@@ -391,7 +395,7 @@ int64_t DecodeChunks(int64_t length) { return (length + kDecodeKeys - 1) / kDeco
 
 void AttentionDecode(const AttentionShape& shape, int64_t length, const float* q, const float* k,
                      const float* v, float* out, std::byte* scratch) {
-  CheckShape(shape);
+  CheckArguments(shape, scratch);
   const int64_t dim = shape.head_dim, group = Group(shape), chunks = DecodeChunks(length);
   const int64_t keys = std::min(kDecodeKeys, length);
   ScratchCutter sizes(nullptr);
@@ -428,7 +432,7 @@ void AttentionDecode(const AttentionShape& shape, int64_t length, const float* q
   }
 }
 
-size_t AttentionDecodeScratch(const AttentionShape& shape, int64_t length, int) {
+size_t AttentionDecodeScratch(const AttentionShape& shape, int64_t length) {
   ScratchCutter cut(nullptr);
   ForwardTiles(cut, Group(shape), std::min(kDecodeKeys, length), shape.head_dim);
   return shape.kv_heads * DecodeChunks(length) * cut.used();

@@ -56,6 +56,6 @@ size_t AttentionBackwardScratch(const AttentionShape& shape, int64_t tokens,
 // kv_heads * head_dim] with their strides -> out [q_heads * head_dim]. length >= 1.
 void AttentionDecode(const AttentionShape& shape, int64_t length, const float* q, const float* k,
                      const float* v, float* out, std::byte* scratch);
-size_t AttentionDecodeScratch(const AttentionShape& shape, int64_t length, int threads);
+size_t AttentionDecodeScratch(const AttentionShape& shape, int64_t length);
 
 }  // namespace haversack

@@ -284,7 +284,7 @@ TEST(Attention, DecodeEqualsTheLastRowOfForward) {
     const Result forward = RunKernels(p);
     const int64_t width = p.shape.q_heads * p.shape.head_dim;
     std::vector<float> out(width, kNaN);
-    const Scratch scratch(AttentionDecodeScratch(p.shape, length, NumThreads()));
+    const Scratch scratch(AttentionDecodeScratch(p.shape, length));
     AttentionDecode(p.shape, length, p.qkv.data() + (length - 1) * p.shape.q_stride,
                     p.qkv.data() + p.k_at(), p.qkv.data() + p.v_at(), out.data(),
                     scratch.data.get());

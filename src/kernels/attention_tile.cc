@@ -38,14 +38,26 @@ HWY_INLINE FloatVector Exp2(FloatTag d, FloatVector x) {
   return hn::IfThenZeroElse(hn::Le(x, hn::Set(d, -100.0f)), hn::Mul(p, power));
 }
 
+// to[i] = factor * from[i]; `to` may be `from`.
+HWY_INLINE void Scale(int64_t count, float factor, const float* from, float* to) {
+  const FloatTag d;
+  const int64_t lanes = hn::Lanes(d);
+  const auto f = hn::Set(d, factor);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::Mul(f, hn::LoadU(d, from + i)), d, to + i);
+  }
+  for (; i < count; ++i) to[i] = factor * from[i];
+}
+
 void OnlineSoftmax(const ScoreTile& tile, bool first, int64_t head_dim, float* row_max,
                    float* row_sum, float* out) {
   const FloatTag d;
   const int64_t lanes = hn::Lanes(d);
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (int64_t row = 0; row < tile.heads * tile.tokens; ++row) {
+  for (int64_t row = 0; row < tile.tokens * tile.heads; ++row) {
     float* HWY_RESTRICT s = tile.scores + row * tile.stride;
-    const int64_t seen = std::min(tile.width, tile.visible + row % tile.tokens);
+    const int64_t seen = std::min(tile.width, tile.visible + row / tile.heads);
     const int64_t whole = seen / lanes * lanes;
     const auto tail = hn::FirstN(d, seen - whole);
     auto max0 = lowest, max1 = lowest;
@@ -91,12 +103,7 @@ void OnlineSoftmax(const ScoreTile& tile, bool first, int64_t head_dim, float* r
     } else {
       const float shrink = hn::GetLane(Exp2(d, hn::Set(d, row_max[row] - maximum)));
       row_sum[row] = row_sum[row] * shrink + sum;
-      float* o = out + row * head_dim;
-      int64_t c = 0;
-      for (; c + lanes <= head_dim; c += lanes) {
-        hn::StoreU(hn::Mul(hn::LoadU(d, o + c), hn::Set(d, shrink)), d, o + c);
-      }
-      for (; c < head_dim; ++c) o[c] *= shrink;
+      Scale(head_dim, shrink, out + row * head_dim, out + row * head_dim);
     }
     row_max[row] = maximum;
   }
@@ -106,10 +113,10 @@ void SoftmaxGradient(const ScoreTile& tile, const float* row_lse2, const float* 
                      float* d_scores) {
   const FloatTag d;
   const int64_t lanes = hn::Lanes(d);
-  for (int64_t row = 0; row < tile.heads * tile.tokens; ++row) {
+  for (int64_t row = 0; row < tile.tokens * tile.heads; ++row) {
     float* HWY_RESTRICT s = tile.scores + row * tile.stride;
     float* HWY_RESTRICT g = d_scores + row * tile.stride;
-    const int64_t seen = std::min(tile.width, tile.visible + row % tile.tokens);
+    const int64_t seen = std::min(tile.width, tile.visible + row / tile.heads);
     const auto lse2 = hn::Set(d, row_lse2[row]);
     const auto delta = hn::Set(d, row_delta[row]);
     int64_t i = 0;
@@ -133,28 +140,29 @@ void SoftmaxGradient(const ScoreTile& tile, const float* row_lse2, const float* 
   }
 }
 
-void ScaleInto(int64_t count, float factor, const float* from, float* to) {
-  const FloatTag d;
-  const int64_t lanes = hn::Lanes(d);
-  const auto f = hn::Set(d, factor);
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(hn::Mul(f, hn::LoadU(d, from + i)), d, to + i);
+void NormalizeRows(int64_t tokens, int64_t heads, int64_t head_dim, const float* row_sum,
+                   const float* rows, float* to, int64_t stride) {
+  for (int64_t row = 0; row < tokens * heads; ++row) {
+    Scale(head_dim, 1.0f / row_sum[row], rows + row * head_dim,
+          to + row / heads * stride + row % heads * head_dim);
   }
-  for (; i < count; ++i) to[i] = factor * from[i];
 }
 
-float Dot(int64_t count, const float* a, const float* b) {
+void RowDots(int64_t tokens, int64_t heads, int64_t head_dim, const float* rows, const float* other,
+             int64_t stride, float* dots) {
   const FloatTag d;
   const int64_t lanes = hn::Lanes(d);
-  auto sum = hn::Zero(d);
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    sum = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum);
+  for (int64_t row = 0; row < tokens * heads; ++row) {
+    const float* a = rows + row * head_dim;
+    const float* b = other + row / heads * stride + row % heads * head_dim;
+    auto sum = hn::Zero(d);
+    int64_t i = 0;
+    for (; i + lanes <= head_dim; i += lanes) {
+      sum = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum);
+    }
+    dots[row] = hn::GetLane(hn::SumOfLanes(d, sum));
+    for (; i < head_dim; ++i) dots[row] += a[i] * b[i];
   }
-  float total = hn::GetLane(hn::SumOfLanes(d, sum));
-  for (; i < count; ++i) total += a[i] * b[i];
-  return total;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -166,8 +174,8 @@ namespace haversack {
 
 HWY_EXPORT(OnlineSoftmax);
 HWY_EXPORT(SoftmaxGradient);
-HWY_EXPORT(ScaleInto);
-HWY_EXPORT(Dot);
+HWY_EXPORT(NormalizeRows);
+HWY_EXPORT(RowDots);
 
 void OnlineSoftmax(const ScoreTile& tile, bool first, int64_t head_dim, float* row_max,
                    float* row_sum, float* out) {
@@ -179,12 +187,14 @@ void SoftmaxGradient(const ScoreTile& tile, const float* row_lse2, const float* 
   HWY_DYNAMIC_DISPATCH(SoftmaxGradient)(tile, row_lse2, row_delta, d_scores);
 }
 
-void ScaleInto(int64_t count, float factor, const float* from, float* to) {
-  HWY_DYNAMIC_DISPATCH(ScaleInto)(count, factor, from, to);
+void NormalizeRows(int64_t tokens, int64_t heads, int64_t head_dim, const float* row_sum,
+                   const float* rows, float* to, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(NormalizeRows)(tokens, heads, head_dim, row_sum, rows, to, stride);
 }
 
-float Dot(int64_t count, const float* a, const float* b) {
-  return HWY_DYNAMIC_DISPATCH(Dot)(count, a, b);
+void RowDots(int64_t tokens, int64_t heads, int64_t head_dim, const float* rows, const float* other,
+             int64_t stride, float* dots) {
+  HWY_DYNAMIC_DISPATCH(RowDots)(tokens, heads, head_dim, rows, other, stride, dots);
 }
 
 }  // namespace haversack

@@ -13,8 +13,8 @@ namespace haversack {
 struct ScoreTile {
   float* scores = nullptr;
   int64_t stride = 0;
-  int64_t heads = 0;
   int64_t tokens = 0;
+  int64_t heads = 0;
   int64_t width = 0;
   int64_t visible = 0;
 };
@@ -31,10 +31,15 @@ void OnlineSoftmax(const ScoreTile& tile, bool first, int64_t head_dim, float* r
 void SoftmaxGradient(const ScoreTile& tile, const float* row_lse2, const float* row_delta,
                      float* d_scores);
 
-// to[i] = factor * from[i].
-void ScaleInto(int64_t count, float factor, const float* from, float* to);
+// The two below pair stacked rows [tokens * heads, head_dim] with [tokens, heads * head_dim] whose
+// tokens are `stride` floats apart.
 
-// Sum of a[i] * b[i].
-float Dot(int64_t count, const float* a, const float* b);
+// to = rows / row_sum.
+void NormalizeRows(int64_t tokens, int64_t heads, int64_t head_dim, const float* row_sum,
+                   const float* rows, float* to, int64_t stride);
+
+// dots[row] = sum of rows * other over head_dim.
+void RowDots(int64_t tokens, int64_t heads, int64_t head_dim, const float* rows, const float* other,
+             int64_t stride, float* dots);
 
 }  // namespace haversack
