@@ -9,7 +9,7 @@
 #include <limits>
 
 HWY_BEFORE_NAMESPACE();
-namespace haversack {
+namespace haversack::attention {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -166,11 +166,11 @@ void RowDots(int64_t tokens, int64_t heads, int64_t head_dim, const float* rows,
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace haversack
+}  // namespace haversack::attention
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace haversack {
+namespace haversack::attention {
 
 HWY_EXPORT(OnlineSoftmax);
 HWY_EXPORT(SoftmaxGradient);
@@ -197,5 +197,5 @@ void RowDots(int64_t tokens, int64_t heads, int64_t head_dim, const float* rows,
   HWY_DYNAMIC_DISPATCH(RowDots)(tokens, heads, head_dim, rows, other, stride, dots);
 }
 
-}  // namespace haversack
+}  // namespace haversack::attention
 #endif  // HWY_ONCE

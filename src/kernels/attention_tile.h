@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace haversack {
+namespace haversack::attention {
 
 // Scores of `heads` x `tokens` query rows (row = head * tokens + token) against `width` keys. Row
 // (h, t) sees its first min(width, visible + t) keys, visible >= 1; those beyond are the future.
@@ -42,4 +42,4 @@ void NormalizeRows(int64_t tokens, int64_t heads, int64_t head_dim, const float*
 void RowDots(int64_t tokens, int64_t heads, int64_t head_dim, const float* rows, const float* other,
              int64_t stride, float* dots);
 
-}  // namespace haversack
+}  // namespace haversack::attention
