@@ -2,8 +2,8 @@
 //
 // logits: row r starts at logits + r * stride (in floats) and holds `vocab` of them; targets:
 // [rows], below vocab, negative = ignored; losses: [rows], -log softmax(logits)[target], 0 where
-// ignored. A NaN or +inf logit, or a row of -inf only, gives a NaN loss and gradient (also for a
-// masked target nothing is read, so nothing is NaN); a single -inf logit has probability 0.
+// ignored. A NaN or +inf logit, or a row of -inf only, gives a NaN loss and gradient; a single -inf
+// logit has probability 0. The logits of an ignored row are not read.
 #pragma once
 
 #include <cstdint>

@@ -54,13 +54,17 @@ struct Bench {
         col2(cols),
         col3(cols),
         scratch(static_cast<int64_t>(LayerNormBackwardScratch(rows, cols) / sizeof(float))),
+        cos(rows * 32),
+        sin(rows * 32),
         ids(static_cast<size_t>(rows)) {
+    Fill(cos, rows * 32, 0.6f);
+    Fill(sin, rows * 32, 0.8f);
     for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r * 7 % std::min(rows, cols));
   }
   std::byte* bytes() { return reinterpret_cast<std::byte*>(static_cast<float*>(scratch)); }
 
   int64_t rows, cols;
-  Buffer a, b, c, row, row2, col, col2, col3, scratch;
+  Buffer a, b, c, row, row2, col, col2, col3, scratch, cos, sin;
   std::vector<int32_t> ids;
 };
 
@@ -102,12 +106,12 @@ KERNEL_BENCHMARK(LayerNormForward, 2,
 KERNEL_BENCHMARK(LayerNormBackward, 3,
                  LayerNormBackward(s.a, s.b, s.col, s.row, s.row2, s.rows, s.cols, s.c, false,
                                    s.col2, s.col3, true, s.bytes()));
-// Heads of 64; the tables are the first elements of b and c.
+// Heads of 64. A true rotation, since any other, repeated in place, ends in denormals or infinity.
 KERNEL_BENCHMARK(Rope, 2,
-                 RopeForward(s.a, s.cols, s.rows, s.cols / 64, 64, s.ids.data(), s.b, s.b));
+                 RopeForward(s.a, s.cols, s.rows, s.cols / 64, 64, s.ids.data(), s.cos, s.sin));
 KERNEL_BENCHMARK(QkNormRopeForward, 2,
                  QkNormRopeForward(s.a, s.cols, s.rows, s.cols / 64 - 1, 1, 64, s.col, s.col, 1e-6f,
-                                   s.ids.data(), s.c, s.c, s.b, s.scratch));
+                                   s.ids.data(), s.cos, s.sin, s.b, s.c));
 KERNEL_BENCHMARK(SwigluForward, 1.5, SwigluForward(s.a, s.rows, s.cols / 2, s.b));
 KERNEL_BENCHMARK(SwigluBackward, 2.5, SwigluBackward(s.b, s.a, s.rows, s.cols / 2, s.c));
 KERNEL_BENCHMARK(GeluTanhForward, 2, GeluTanhForward(s.a, s.rows* s.cols, s.b));
