@@ -1,8 +1,9 @@
 // A corpus as training and evaluation see it: sequences of `seq` positions, cut as packing.h says,
 // in a deterministic order that a single number, the cursor, points into.
 //
-//   const Dataset data = Dataset::Open({.files = {"corpus.jsonl"}, .seq = 512, ...},
-//   EncoderOf(tokenizer)); Batch batch; data.Fill(cursor, 4, batch);  // and cursor += 4
+//   const Dataset data = Dataset::Open(options, EncoderOf(tokenizer));
+//   Batch batch;
+//   data.Fill(cursor, 4, batch);  // and cursor += 4
 //
 // Cursor c is sequence c % n of epoch c / n, n = sequences(). Each epoch is another permutation of
 // all sequences, so a batch at the end of an epoch goes on with the next one, and every sequence is

@@ -1,5 +1,5 @@
-// What the data pipeline needs of a tokenizer, as plain functions, so that tests can stand in their
-// own.
+// What the data pipeline needs of a tokenizer, as plain functions: tests put their own in their
+// place.
 #pragma once
 
 #include <cstdint>

@@ -266,6 +266,23 @@ TEST_F(Store, TextKeepsItsBytesAndMustBeUtf8) {
   }
 }
 
+TEST_F(Store, WhatTheTokenizerRefusesIsNamedByFileAndLine) {
+  Encoder encoder = ByteEncoder();
+  const auto bytes = encoder.encode;
+  encoder.encode = [bytes](std::string_view text) {
+    if (text.find('#') != std::string_view::npos) {
+      throw UserError(ExitCode::kUsage, "no token for '#'");
+    }
+    return bytes(text);
+  };
+  const std::string text = Put("a.txt", "one\ntwo\nthree # four\nfive");
+  ExpectRefused([&] { Tokenized({text}, encoder, folder_ / "s"); },
+                {text + ":3: no token for '#'"});
+  const std::string lines = Put("a.jsonl", "{\"text\":\"a\"}\n\n{\"text\":\"#\"}\n");
+  ExpectRefused([&] { Tokenized({lines}, encoder, folder_ / "s"); },
+                {lines + ":3: no token for '#'"});
+}
+
 TEST_F(Store, TheFirstBadRecordIsReportedWhateverTheThreads) {
   std::string lines;
   for (int i = 0; i < 500; ++i) lines += "{\"text\":\"a\"}\n";

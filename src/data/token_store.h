@@ -2,8 +2,8 @@
 //
 //   tokens.bin     token ids, 2 bytes each for vocabularies up to 65536, else 4
 //   learned.bin    one bit a token: is it to be predicted? Absent where all are
-//   documents.bin  8 bytes a document: where it begins; bit 63: packing keeps it whole. One more:
-//   the end store.json     sizes, checksums, counts; written last
+//   documents.bin  8 bytes a document: where it begins (bit 63: packing keeps it whole); the end
+//   store.json     sizes, checksums, counts; written last
 //
 // Read with pread into the caller's buffers: nothing of the corpus stays in memory.
 #pragma once

@@ -110,7 +110,33 @@ class CorpusTokenizer {
                     store_.info().tokens));
   }
 
+  // Tokenises a piece; an error of the tokenizer's own gets the file and line it does not know.
   TokenizedRecord Tokenize(const CorpusPiece& piece) const {
+    const std::string& path = files_[piece.file].path;
+    try {
+      return TokenizeWhole(piece);
+    } catch (const UserError& error) {
+      if (std::string_view(error.what()).starts_with(path + ":")) throw;
+      throw UserError(error.code(), "{}:{}: {}", path, LineOfFailure(piece), error.what());
+    }
+  }
+
+  uint64_t LineOfFailure(const CorpusPiece& piece) const {
+    uint64_t line = piece.line;
+    if (piece.record) return line;
+    for (std::string_view rest = piece.bytes; !rest.empty(); ++line) {
+      const size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
+      try {
+        encoder_.encode(rest.substr(0, end));
+      } catch (const UserError&) {
+        return line;
+      }
+      rest.remove_prefix(end);
+    }
+    return piece.line;
+  }
+
+  TokenizedRecord TokenizeWhole(const CorpusPiece& piece) const {
     const std::string& path = files_[piece.file].path;
     if (piece.record) {
       return TokenizeRecord(piece.bytes, fmt::format("{}:{}", path, piece.line), encoder_, style_,
