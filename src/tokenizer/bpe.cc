@@ -1,6 +1,7 @@
 #include "tokenizer/bpe.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 
 #include "base/error.h"
@@ -219,7 +220,7 @@ void Bpe::EncodeUncached(std::string_view word, BpeScratch* scratch,
   const uint64_t hash = cached ? WordCache::Hash(word) : 0;
   if (cached && scratch->cache.Find(word, hash, out)) return;
   scratch->symbols.clear();
-  AppendSymbols(word, &scratch->symbols);
+  AppendSymbols(word, /*drop_unknown=*/false, &scratch->symbols);
   MergeSymbols(scratch);
   const size_t before = out->size();
   EmitSymbols(*scratch, out);
@@ -245,11 +246,11 @@ void Bpe::EncodeBytes(std::string_view bytes, BpeScratch* scratch,
       scratch->symbols.push_back({.id = id});
     }
     if (!complete) {
-      RefuseUnknownByte(bytes);
+      WarnOnce(bytes);
       scratch->symbols.clear();
       scratch->spelled.clear();
       AppendByteLevel(bytes, &scratch->spelled);
-      AppendSymbols(scratch->spelled, &scratch->symbols);
+      AppendSymbols(scratch->spelled, /*drop_unknown=*/true, &scratch->symbols);
     }
     MergeSymbols(scratch);
     EmitSymbols(*scratch, out);
@@ -257,17 +258,14 @@ void Bpe::EncodeBytes(std::string_view bytes, BpeScratch* scratch,
   if (cached) scratch->cache.Insert(bytes, hash, std::span(*out).subspan(before));
 }
 
-// Where nothing stands for a byte that has no token, names it.
-void Bpe::RefuseUnknownByte(std::string_view bytes) const {
-  if (unk_id_ || byte_fallback_) return;
-  for (const char c : bytes) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte_ids_[byte] >= 0) continue;
-    throw UserError(ExitCode::kUsage,
-                    "byte 0x{:02X} has no token, and model.unk_token is null; remove the byte or use "
-                    "a tokenizer that covers it",
-                    byte);
-  }
+void Bpe::WarnOnce(std::string_view bytes) const {
+  if (unk_id_ || warned_.exchange(true)) return;
+  const auto missing = std::ranges::find_if(
+      bytes, [&](char byte) { return byte_ids_[static_cast<uint8_t>(byte)] < 0; });
+  fmt::print(stderr,
+             "warning: byte 0x{:02X} has no token, and model.unk_token is null; such bytes are left "
+             "out of every text\n",
+             static_cast<uint8_t>(*missing));
 }
 
 // All bytes of a character, or none.
@@ -283,7 +281,8 @@ bool Bpe::AppendFallback(std::string_view character,
   return true;
 }
 
-void Bpe::AppendSymbols(std::string_view word, std::vector<BpeScratch::Symbol>* symbols) const {
+void Bpe::AppendSymbols(std::string_view word, bool drop_unknown,
+                        std::vector<BpeScratch::Symbol>* symbols) const {
   // An unknown character waits for the next one to be fused with; bytes of a fallback do not end the
   // wait, and so come before it, as in the reference implementation.
   bool unknown_waits = false;
@@ -300,6 +299,7 @@ void Bpe::AppendSymbols(std::string_view word, std::vector<BpeScratch::Symbol>* 
     const std::string_view character = word.substr(at, bytes);
     if (AppendFallback(character, symbols)) continue;
     if (!unk_id_) {
+      if (drop_unknown) continue;
       throw UserError(ExitCode::kUsage,
                       "character '{}' (U+{:04X}) has no token, and model.unk_token is null; remove "
                       "the character or use a tokenizer that covers it",

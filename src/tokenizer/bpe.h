@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -59,7 +60,9 @@ class Bpe {
   // Appends the ids of one word, valid UTF-8. Throws UserError naming a character that has no token
   // when there is no unknown token.
   void EncodeWord(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* out) const;
-  // The same for the byte-level spelling of `bytes`, without spelling it out.
+  // The same for the byte-level spelling of `bytes`, without spelling it out. Bytes without a token are
+  // left out where there is no unknown token, with one warning: byte-level vocabularies of real models
+  // lack the bytes that their training text did not have.
   void EncodeBytes(std::string_view bytes, BpeScratch* scratch, std::vector<int32_t>* out) const;
 
   std::optional<int32_t> Id(std::string_view token) const;
@@ -88,8 +91,9 @@ class Bpe {
   bool NeverMergesIntoMetaspace() const;
   void AddMerge(int32_t left, int32_t right, Merge merge);
   Merge FindMerge(int32_t left, int32_t right) const;
-  void RefuseUnknownByte(std::string_view bytes) const;
-  void AppendSymbols(std::string_view word, std::vector<BpeScratch::Symbol>* symbols) const;
+  void WarnOnce(std::string_view bytes) const;
+  void AppendSymbols(std::string_view word, bool drop_unknown,
+                     std::vector<BpeScratch::Symbol>* symbols) const;
   bool AppendFallback(std::string_view character, std::vector<BpeScratch::Symbol>* symbols) const;
   void EncodeUncached(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* out) const;
   void MergeSymbols(BpeScratch* scratch) const;
@@ -108,6 +112,7 @@ class Bpe {
   bool byte_fallback_;
   bool ignore_merges_;
   bool splits_before_metaspace_ = false;
+  mutable std::atomic<bool> warned_ = false;
 };
 
 }  // namespace haversack
