@@ -173,9 +173,11 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_flag("--resume", o.resume, "go on from the newest checkpoint in --out");
   app.add_option_function<std::string>(
          "--export-dtype",
-         [&o](const std::string& dtype) { o.export_dtype = CLI::detail::to_upper(dtype); },
+         [&o](const std::string& dtype) {
+           o.export_dtype = dtype == "bf16" ? "BF16" : dtype == "f16" ? "F16" : "F32";
+         },
          "type of the exported weights (default: f32)")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}, CLI::ignore_case))
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->type_name("f32|bf16|f16");
   flags.AddConfig();
 }

@@ -1,4 +1,6 @@
 #include "cli/tokenize.h"
+#include "cli/command.h"
+#include "cli/flags.h"
 
 #include <cerrno>
 #include <fstream>
@@ -50,6 +52,19 @@ void Tokenize(const std::filesystem::path& model_dir, const std::filesystem::pat
   }
   if (in.bad()) throw FileError("read", file.string(), errno);
   if (std::fflush(out) != 0) throw FileError("write", "the token ids", errno);
+}
+
+ExitCode TokenizeCommand(int argc, const char* const* argv) {
+  std::string model, file;
+  Flags flags("tokenize", "Prints one JSON array of token ids for each line of FILE.");
+  flags.app()
+      .add_option("--model", model, "directory with tokenizer.json")
+      ->required()
+      ->type_name("DIR");
+  flags.app().add_option("FILE", file, "text; lines end at \\n only")->required();
+  if (!flags.Parse(argc, argv)) return ExitCode::kOk;
+  Tokenize(model, file, stdout);
+  return ExitCode::kOk;
 }
 
 }  // namespace haversack

@@ -79,7 +79,7 @@ void Attention::Backward(const OpArgs& args) const {
 
 size_t Attention::cached_scratch(int64_t tokens, int64_t cached_tokens) const {
   return std::max(AttentionForwardScratch(shape_, tokens, NumThreads()),
-                  AttentionDecodeScratch(shape_, cached_tokens + tokens, NumThreads()));
+                  AttentionDecodeScratch(shape_, cached_tokens + tokens));
 }
 
 void Attention::ForwardCached(const OpArgs& args, KvCache* cache) const {
