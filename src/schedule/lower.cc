@@ -228,10 +228,17 @@ class Lowering {
     }
   }
 
+  // Kept: written in the forward pass and read as a value in the backward pass.
   void MarkKept() {
-    for (Buffer& buffer : schedule_.buffers) {
-      buffer.kept = (buffer.kind == BufferKind::kValue || buffer.kind == BufferKind::kEncoded) &&
-                    buffer.first < first_backward_ && buffer.last >= first_backward_;
+    for (size_t i = first_backward_; i < schedule_.instrs.size(); ++i) {
+      const Instr& instr = schedule_.instrs[i];
+      for (const BufferSlots* slots : {&instr.in, &instr.out}) {
+        for (const BufferId id : *slots) {
+          if (id != kNoBuffer && schedule_.buffers[id].first < first_backward_) {
+            schedule_.buffers[id].kept = true;
+          }
+        }
+      }
     }
   }
 
