@@ -64,6 +64,11 @@ bool CostProfile::Covers(const Graph& graph, const Schedule& schedule) const {
   });
 }
 
+void CostProfile::Set(const Graph& graph, const Schedule& schedule, const Instr& instr,
+                      double seconds) {
+  seconds_[Key(graph, schedule, instr)] = seconds;
+}
+
 double CostProfile::Seconds(const Graph& graph, const Schedule& schedule,
                             const Instr& instr) const {
   if (instr.node < 0) return 0;

@@ -25,6 +25,7 @@ class CostProfile {
                const MicroBatch& batch, int repetitions);
   bool Covers(const Graph& graph, const Schedule& schedule) const;
 
+  void Set(const Graph& graph, const Schedule& schedule, const Instr& instr, double seconds);
   // Of one instruction; 0 for what is not measured (updates).
   double Seconds(const Graph& graph, const Schedule& schedule, const Instr& instr) const;
   // Of one micro-batch.

@@ -34,7 +34,6 @@ class Lowering {
       for (NodeId n = last - 1; n >= 0; --n) EmitBackward(n);
       MarkKept();
     }
-    AssignOffsets(schedule_);
     return std::move(schedule_);
   }
 
@@ -58,7 +57,9 @@ class Lowering {
 
   BufferId NewValueBuffer(ValueId v, const char* suffix, BufferKind kind = BufferKind::kValue) {
     const Value& value = graph_.values[v];
-    return NewBuffer(value.name + suffix, kind, value.bytes(schedule_.shape.tokens()));
+    const BufferId id = NewBuffer(value.name + suffix, kind, value.bytes(schedule_.shape.tokens()));
+    schedule_.buffers[id].value = v;
+    return id;
   }
 
   BufferId Scratch(size_t bytes, const Node& node) {
@@ -256,9 +257,16 @@ class Lowering {
 
 }  // namespace
 
-Schedule Lower(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode) {
+Schedule LowerWithoutOffsets(const Graph& graph, const Plan& plan, const BatchShape& shape,
+                             ScheduleMode mode) {
   HAVERSACK_CHECK(plan.actions.size() == graph.values.size(), "a plan of another graph");
   return Lowering(graph, plan, shape, mode).Run();
+}
+
+Schedule Lower(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode) {
+  Schedule schedule = LowerWithoutOffsets(graph, plan, shape, mode);
+  AssignOffsets(schedule);
+  return schedule;
 }
 
 }  // namespace haversack

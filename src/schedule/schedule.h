@@ -22,6 +22,7 @@ std::string_view ToText(BufferKind kind);
 struct Buffer {
   std::string name;
   BufferKind kind = BufferKind::kValue;
+  ValueId value = -1;  // whose data, encoded data or gradient it holds, if of a value
   int64_t bytes = 0;
   int64_t offset = -1;  // in the arena's schedule region, a multiple of kBufferAlignment
   // Live from the start of instruction `first` to the end of instruction `last`.
@@ -83,9 +84,13 @@ struct Schedule {
 // Lowers a graph under a plan. Element-wise rebuilds are repeated rather than held; any other recomputed
 // value stays until its last use. Offsets are assigned.
 Schedule Lower(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode);
+// The same before packing: for a planner that weighs many plans by their live bytes.
+Schedule LowerWithoutOffsets(const Graph& graph, const Plan& plan, const BatchShape& shape,
+                             ScheduleMode mode);
 
-// Assigns an address to every buffer: largest first, each into the tightest gap among the buffers that
-// live at the same time (greedy by size, best fit; Pisarchyk and Lee, arXiv 2001.03288). Sets
+// Assigns an address to every buffer: one after the other, each into the tightest gap among the buffers
+// that live at the same time (greedy by size, best fit; Pisarchyk and Lee, arXiv 2001.03288). Three
+// orders are tried, by size, by lifetime and by their product, and the tightest packing wins. Sets
 // `arena_bytes` and `live_bytes`.
 void AssignOffsets(Schedule& schedule);
 

@@ -1,0 +1,160 @@
+#include "plan/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/random.h"
+#include "plan/milp.h"
+
+namespace haversack {
+namespace {
+
+ModelConfig TinyConfig(int layers) {
+  return ParseModelConfig({{"model_type", "llama"},
+                           {"hidden_size", 64},
+                           {"intermediate_size", 160},
+                           {"num_hidden_layers", layers},
+                           {"num_attention_heads", 4},
+                           {"num_key_value_heads", 2},
+                           {"vocab_size", 128}},
+                          "test");
+}
+
+Graph GraphOf(int layers) {
+  return BuildGraph(TinyConfig(layers), {.positions = 64, .loss_chunk = 32});
+}
+
+const BatchShape kShape = {.sequences = 2, .seq = 64};
+
+// Costs in proportion to FLOPs: predictable, and every op costs something.
+CostProfile FlopProfile(const Graph& graph) {
+  CostProfile profile;
+  for (const Plan& plan : {KeepPlan(graph, 2), RecomputePlan(graph, 2)}) {
+    const Schedule schedule = LowerWithoutOffsets(graph, plan, kShape, ScheduleMode::kTrain);
+    for (const Instr& instr : schedule.instrs) {
+      const Op& op = *graph.nodes[instr.node].op;
+      const double flops = instr.kind == InstrKind::kBackward ? op.backward_flops(kShape)
+                                                              : op.forward_flops(kShape);
+      profile.Set(graph, schedule, instr, 1e-9 * flops);
+    }
+  }
+  return profile;
+}
+
+TEST(Choice, EqualsExhaustiveSearchOnSmallProblems) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const RandomStream random({.seed = seed});
+    uint64_t n = 0;
+    ChoiceProblem problem;
+    problem.gap = 0;
+    for (int i = 0; i < 5; ++i) {
+      std::vector<ChoiceOption> options;
+      for (int c = 0; c < 4; ++c) {
+        const double stored = 10 + 90 * random.Uniform(n++);
+        options.push_back({.cost = 1 + random.Uniform(n++),
+                           .stored = stored,
+                           .peaks = {stored + 50 * random.Uniform(n++), stored + 20}});
+        ++n;
+      }
+      problem.groups.push_back(options);
+    }
+    problem.memory = 300;
+    problem.final_peak = 40;
+    double best = std::numeric_limits<double>::infinity();
+    for (int code = 0; code < 1024; ++code) {
+      double level = 0, cost = 0;
+      bool fits = true;
+      for (int i = 0, rest = code; i < 5; ++i, rest /= 4) {
+        const ChoiceOption& option = problem.groups[i][rest % 4];
+        for (const double peak : option.peaks) fits &= level + peak <= problem.memory;
+        level += option.stored;
+        cost += option.cost;
+      }
+      fits &= level + problem.final_peak <= problem.memory;
+      if (fits) best = std::min(best, cost);
+    }
+    const auto choice = SolveChoice(problem);
+    ASSERT_EQ(choice.has_value(), std::isfinite(best));
+    if (!choice) continue;
+    double cost = 0;
+    for (int i = 0; i < 5; ++i) cost += problem.groups[i][(*choice)[i]].cost;
+    EXPECT_NEAR(cost, best, 1e-9) << seed;
+  }
+}
+
+TEST(Choice, WhatCannotFitHasNoAnswer) {
+  ChoiceProblem problem;
+  problem.groups = {{{.cost = 1, .stored = 10, .peaks = {20}}}};
+  problem.memory = 15;
+  EXPECT_FALSE(SolveChoice(problem).has_value());
+}
+
+TEST(BlockPlans, NoneIsBeatenInEveryRespectAndStoredBytesAddUp) {
+  const Graph one = GraphOf(1);
+  const BlockMenu menu =
+      EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, FlopProfile(one));
+  ASSERT_GE(menu.plans.size(), 4u);
+  for (const BlockPlan& a : menu.plans) {
+    for (const BlockPlan& b : menu.plans) {
+      const bool beaten = &a != &b && b.seconds <= a.seconds && b.stored <= a.stored &&
+                          b.forward_peak <= a.forward_peak && b.backward_peak <= a.backward_peak;
+      EXPECT_FALSE(beaten);
+    }
+  }
+  // Six blocks that all run as one plan store six times its bytes, the output and the head aside.
+  const Graph six = GraphOf(6);
+  for (size_t c = 0; c < menu.plans.size(); ++c) {
+    const Plan plan = ExpandBlockPlans(six, one, menu, std::vector<int>(6, static_cast<int>(c)), 2);
+    int64_t kept = 0;
+    for (const LiveBytes& live :
+         SimulateMemory(LowerWithoutOffsets(six, plan, kShape, ScheduleMode::kTrain))) {
+      kept = std::max(kept, live.kept);
+    }
+    const int64_t head = kShape.tokens() * (64 + 1) * static_cast<int64_t>(sizeof(float));
+    EXPECT_EQ(kept, 6 * menu.plans[c].stored + head);
+  }
+}
+
+// Invariant 7: more budget is never slower, and no plan passes its budget.
+TEST(Planner, MoreBytesAreNeverSlowerAndNoPlanPassesItsBytes) {
+  const Graph whole = GraphOf(8);
+  const Graph one = GraphOf(1);
+  const CostProfile profile = FlopProfile(one);
+  Planner planner(whole, one, kShape, ScheduleMode::kTrain, profile);
+  const int64_t most = Lower(whole, KeepPlan(whole, 2), kShape, ScheduleMode::kTrain).arena_bytes;
+  const int64_t least =
+      Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain).arena_bytes;
+  ASSERT_LT(least, most);
+  double before = std::numeric_limits<double>::infinity();
+  for (int step = 0; step <= 10; ++step) {
+    const int64_t bytes = least + (most - least) * step / 10;
+    const Planner::Solution* solution = planner.Solve(bytes);
+    ASSERT_NE(solution, nullptr);
+    EXPECT_LE(solution->schedule.arena_bytes, bytes);
+    EXPECT_LE(solution->seconds, before) << step;
+    before = solution->seconds;
+  }
+  EXPECT_EQ(planner.Solve(most)->plan.name, "keep");
+  EXPECT_EQ(planner.Solve(least / 2), nullptr);
+}
+
+TEST(Planner, SelectiveRecomputationBeatsAllOrNothingBetweenThem) {
+  const Graph whole = GraphOf(8);
+  const Graph one = GraphOf(1);
+  const CostProfile profile = FlopProfile(one);
+  Planner planner(whole, one, kShape, ScheduleMode::kTrain, profile);
+  const Schedule keep = Lower(whole, KeepPlan(whole, 2), kShape, ScheduleMode::kTrain);
+  const Schedule recompute = Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain);
+  const Planner::Solution* middle =
+      planner.Solve((keep.arena_bytes + recompute.arena_bytes) / 2);
+  ASSERT_NE(middle, nullptr);
+  const double saved = profile.Seconds(whole, recompute) - middle->seconds;
+  EXPECT_GT(saved, 0.5 * (profile.Seconds(whole, recompute) - profile.Seconds(whole, keep)));
+}
+
+}  // namespace
+}  // namespace haversack
