@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/threads.h"
@@ -12,26 +15,64 @@
 namespace haversack {
 namespace {
 
-nlohmann::json ToJson(const Graph& graph, const RunPlan& run, const TrainOptions& options) {
+constexpr int kFrontierPoints = 9;
+
+nlohmann::json ValuesToJson(const Graph& graph, const Plan& plan, int64_t tokens) {
   nlohmann::json values = nlohmann::json::array();
-  const int64_t tokens = run.chosen.plan.micro_batch * options.seq;
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& value = graph.values[v];
     if (!value.saved) continue;
     values.push_back({{"name", value.name},
-                      {"action", run.chosen.plan.actions[v].ToText()},
+                      {"action", plan.actions[v].ToText()},
                       {"bytes", value.bytes(tokens)}});
   }
-  const auto peak = run.predicted_peak_bytes;
-  return {{"fits", true},
-          {"budget_bytes", run.memory.budget},
-          {"predicted_peak_bytes", peak},
-          {"short_by_bytes", 0},
-          {"tokens_per_s", run.predicted_tokens_per_s},
-          {"plan", run.chosen.plan.name},
-          {"micro_batch", run.chosen.plan.micro_batch},
-          {"smallest_peak_bytes", run.smallest_peak_bytes},
-          {"values", values}};
+  return values;
+}
+
+nlohmann::json ToJson(const std::vector<FrontierPoint>& frontier) {
+  nlohmann::json points = nlohmann::json::array();
+  for (const FrontierPoint& point : frontier) {
+    points.push_back({{"budget_bytes", point.budget_bytes},
+                      {"predicted_peak_bytes", point.predicted_peak_bytes},
+                      {"tokens_per_s", point.tokens_per_s},
+                      {"plan", point.plan},
+                      {"micro_batch", point.micro_batch}});
+  }
+  return points;
+}
+
+// What becomes of each kind of saved value, over the layers.
+void PrintActions(const Graph& graph, const Plan& plan, int64_t tokens) {
+  struct Row {
+    int kept = 0, recomputed = 0;
+    int64_t kept_bytes = 0;
+  };
+  std::map<std::string, Row> rows;
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const Value& value = graph.values[v];
+    if (!value.saved) continue;
+    Row& row = rows[std::string(value.kind())];
+    if (plan.actions[v].kind == Action::Kind::kKeep) {
+      row.kept += 1;
+      row.kept_bytes += value.bytes(tokens);
+    } else {
+      row.recomputed += 1;
+    }
+  }
+  fmt::print("\n  {:<16} {:>6} {:>12} {:>12}\n", "saved value", "kept", "recomputed", "bytes kept");
+  for (const auto& [kind, row] : rows) {
+    fmt::print("  {:<16} {:>6} {:>12} {:>12}\n", kind, row.kept, row.recomputed,
+               FormatBytes(row.kept_bytes));
+  }
+}
+
+void PrintFrontier(const std::vector<FrontierPoint>& frontier) {
+  fmt::print("\n  {:>12} {:>14} {:>10}  {}\n", "budget", "predicted peak", "tokens/s", "plan");
+  for (const FrontierPoint& point : frontier) {
+    fmt::print("  {:>12} {:>14} {:>10.0f}  {}, micro-batch {}\n", FormatBytes(point.budget_bytes),
+               FormatBytes(point.predicted_peak_bytes), point.tokens_per_s, point.plan,
+               point.micro_batch);
+  }
 }
 
 }  // namespace
@@ -40,8 +81,8 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   TrainOptions options;
   bool json = false;
   Flags flags("plan",
-              "Says whether a run fits its memory budget, its predicted peak and its speed. Takes the "
-              "options of `train`; nothing is trained.");
+              "Says whether a run fits its memory budget, its predicted peak and its speed, and what "
+              "other budgets would give. Takes the options of `train`; nothing is trained.");
   AddTrainFlags(flags, options);
   flags.app().get_option("--data")->required(false);
   flags.app().add_flag("--json", json, "one JSON object for programs")->group("Output");
@@ -49,15 +90,34 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   CheckTrainOptions(options);
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
   const Model model = OpenModel(options.model, options.seq, options.loss_chunk, false);
-  const RunPlan run =
-      MakeRunPlan(model, MakePlanRequest(options, model.graph), ResolveBudget(options.memory),
-                  [&](const std::string& line) {
-                    if (!json) fmt::print("{}\n", line);
-                  });
+  const int64_t budget = ResolveBudget(options.memory);
+  RunPlanner planner(model, MakePlanRequest(options, model.graph), options.loss_chunk);
+  if (json && planner.smallest_peak_bytes() > budget) {
+    fmt::print("{}\n", nlohmann::json({{"fits", false},
+                                       {"budget_bytes", budget},
+                                       {"predicted_peak_bytes", planner.smallest_peak_bytes()},
+                                       {"short_by_bytes", planner.smallest_peak_bytes() - budget}})
+                           .dump());
+    return ExitCode::kBudget;
+  }
+  const RunPlan run = planner.Plan(budget);
+  const std::vector<FrontierPoint> frontier = planner.Frontier(budget, kFrontierPoints);
+  const int64_t tokens = run.chosen.plan.micro_batch * options.seq;
   if (json) {
-    fmt::print("{}\n", ToJson(model.graph, run, options).dump());
+    fmt::print("{}\n", nlohmann::json({{"fits", true},
+                                       {"budget_bytes", budget},
+                                       {"predicted_peak_bytes", run.predicted_peak_bytes},
+                                       {"short_by_bytes", 0},
+                                       {"tokens_per_s", run.predicted_tokens_per_s},
+                                       {"plan", run.chosen.plan.name},
+                                       {"micro_batch", run.chosen.plan.micro_batch},
+                                       {"smallest_peak_bytes", planner.smallest_peak_bytes()},
+                                       {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
+                                       {"frontier", ToJson(frontier)}})
+                           .dump());
     return ExitCode::kOk;
   }
+  fmt::print("{}\n", Verdict(run));
   fmt::print("  libraries and tables {}, reserve {}\n", FormatBytes(run.memory.process),
              FormatBytes(run.memory.reserve));
   const StateBytes state = TrainingState(model.layout, options.fused_update);
@@ -65,7 +125,8 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
              FormatBytes(state.gradients), FormatBytes(state.moments));
   fmt::print("  activations and scratch {} at micro-batch {}\n",
              FormatBytes(run.chosen.schedule.arena_bytes), run.chosen.plan.micro_batch);
-  fmt::print("  smallest budget that fits {}\n", FormatBytes(run.smallest_peak_bytes));
+  PrintActions(model.graph, run.chosen.plan, tokens);
+  PrintFrontier(frontier);
   return ExitCode::kOk;
 }
 

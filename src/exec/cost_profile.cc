@@ -15,8 +15,12 @@ namespace haversack {
 namespace {
 
 std::string Key(const Graph& graph, const Schedule& schedule, const Instr& instr) {
-  return fmt::format("{} {} {}x{}", graph.nodes[instr.node].op->signature(), ToText(instr.kind),
-                     schedule.shape.sequences, schedule.shape.seq);
+  const Op& op = *graph.nodes[instr.node].op;
+  // Running an op again is the same work as running it, but for the cheap ones, which have shortcuts.
+  const bool same = instr.kind == InstrKind::kRecompute && !op.cheap();
+  return fmt::format("{} {} {}x{}", op.signature(),
+                     ToText(same ? InstrKind::kForward : instr.kind), schedule.shape.sequences,
+                     schedule.shape.seq);
 }
 
 }  // namespace

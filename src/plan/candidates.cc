@@ -1,7 +1,6 @@
 #include "plan/candidates.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -11,21 +10,14 @@ namespace haversack {
 namespace {
 
 // Short enough for the start of a run, often enough to shed a hiccup.
-constexpr int kRepetitions = 2;
-// Seconds of an AdamW step per byte of weight, gradient and moments that it moves; the update is a few
-// percent of a step, so a round figure of 10 GB/s will do.
+constexpr int kRepetitions = 3;
+// Seconds of an AdamW step per byte of weights, gradients and moments that it moves. The update is a few
+// percent of a step, so a round 10 GB/s will do.
 constexpr double kUpdateSecondsPerByte = 1e-10;
 
-std::vector<Plan> PlansFor(const Graph& graph, const PlanRequest& request, int64_t micro_batch) {
-  if (request.plan) {
-    Plan plan = *request.plan;
-    plan.micro_batch = micro_batch;
-    return {std::move(plan)};
-  }
-  std::vector<Plan> plans;
-  if (request.plan_name != "recompute") plans.push_back(KeepPlan(graph, micro_batch));
-  if (request.plan_name != "keep") plans.push_back(RecomputePlan(graph, micro_batch));
-  return plans;
+Graph OneBlockGraph(ModelConfig config, const BuildOptions& build) {
+  config.layers = 1;
+  return BuildGraph(config, build);
 }
 
 // A micro-batch of one document a sequence, whose content does not matter.
@@ -41,17 +33,16 @@ struct BlankBatch {
   std::vector<int32_t> ids, targets, positions, boundaries;
 };
 
-void MeasureCandidate(const Graph& graph, const ParamLayout& layout, const Candidate& candidate,
-                      CostProfile& profile) {
-  Arena arena(candidate.arena_bytes() + 4096);
+void MeasureSchedule(const Graph& graph, const ParamLayout& layout, const Schedule& schedule,
+                     CostProfile& profile) {
+  if (profile.Covers(graph, schedule)) return;
+  Arena arena(2 * layout.bytes() + schedule.arena_bytes + 4096);
   ModelState state;
   state.weights = reinterpret_cast<float*>(arena.Take("weights", layout.bytes()));
-  if (candidate.schedule.mode == ScheduleMode::kTrain) {
-    state.grads = reinterpret_cast<float*>(arena.Take("gradients", layout.bytes()));
-  }
-  Executor executor(graph, layout, state, arena.Take("schedule", candidate.schedule.arena_bytes),
-                    candidate.schedule.arena_bytes);
-  const BlankBatch blank(candidate.schedule.shape);
+  state.grads = reinterpret_cast<float*>(arena.Take("gradients", layout.bytes()));
+  Executor executor(graph, layout, state, arena.Take("schedule", schedule.arena_bytes),
+                    schedule.arena_bytes);
+  const BlankBatch blank(schedule.shape);
   double loss = 0;
   const MicroBatch batch = {.ids = blank.ids,
                             .targets = blank.targets,
@@ -59,7 +50,7 @@ void MeasureCandidate(const Graph& graph, const ParamLayout& layout, const Candi
                             .boundaries = blank.boundaries,
                             .loss_scale = 1,
                             .loss_sum = &loss};
-  profile.Measure(graph, candidate.schedule, executor, batch, kRepetitions);
+  profile.Measure(graph, schedule, executor, batch, kRepetitions);
 }
 
 }  // namespace
@@ -70,65 +61,105 @@ StateBytes TrainingState(const ParamLayout& layout, bool fused_update) {
           .moments = 2 * layout.bytes()};
 }
 
-std::vector<Candidate> EnumerateCandidates(const Graph& graph, const ParamLayout& layout,
-                                           const PlanRequest& request) {
+Candidates::Candidates(const ModelConfig& config, const Graph& graph, const ParamLayout& layout,
+                       const BuildOptions& build, const PlanRequest& request)
+    : graph_(graph),
+      layout_(layout),
+      request_(request),
+      one_block_(OneBlockGraph(config, build)),
+      one_block_layout_(one_block_),
+      mode_(request.fused_update ? ScheduleMode::kFusedUpdate : ScheduleMode::kTrain),
+      state_bytes_(TrainingState(layout, request.fused_update).total()) {
   const int64_t fixed = request.micro_batch.value_or(0);
   if (fixed > 0 && request.batch % fixed != 0) {
     throw UserError(ExitCode::kUsage, "--micro-batch {} does not divide --batch {}", fixed,
                     request.batch);
   }
-  const ScheduleMode mode =
-      request.fused_update ? ScheduleMode::kFusedUpdate : ScheduleMode::kTrain;
-  std::vector<Candidate> candidates;
   for (int64_t micro_batch = request.batch; micro_batch >= 1; --micro_batch) {
     if (request.batch % micro_batch != 0 || (fixed > 0 && micro_batch != fixed)) continue;
     if (request.fused_update && micro_batch != request.batch) continue;
-    for (Plan& plan : PlansFor(graph, request, micro_batch)) {
-      Candidate candidate;
-      candidate.schedule =
-          Lower(graph, plan, {.sequences = micro_batch, .seq = request.seq}, mode);
-      candidate.plan = std::move(plan);
-      candidate.state_bytes = TrainingState(layout, request.fused_update).total();
-      candidates.push_back(std::move(candidate));
+    Size size;
+    size.micro_batch = micro_batch;
+    const bool automatic = request.plan_name == "auto" && !request.plan;
+    Plan least = automatic ? RecomputePlan(graph, micro_batch) : FixedPlan(graph, micro_batch);
+    Schedule schedule = Lower(graph, least, ShapeOf(size), mode_);
+    size.least_bytes = schedule.arena_bytes;
+    const int64_t most =
+        automatic ? Lower(graph, KeepPlan(graph, micro_batch), ShapeOf(size), mode_).arena_bytes
+                  : size.least_bytes;
+    largest_arena_bytes_ = std::max(largest_arena_bytes_, state_bytes_ + most);
+    if (sizes_.empty() || size.least_bytes < smallest_.schedule.arena_bytes) {
+      smallest_ = MakeCandidate(std::move(least), std::move(schedule), 0);
     }
+    sizes_.push_back(std::move(size));
   }
-  return candidates;
 }
 
-int ChooseCandidate(const std::vector<Candidate>& candidates, int64_t arena_budget) {
-  int best = -1;
-  for (int i = 0; i < static_cast<int>(candidates.size()); ++i) {
-    if (candidates[i].arena_bytes() > arena_budget) continue;
-    if (best >= 0) {
-      const auto rank = [&](int c) {
-        return std::pair(candidates[c].step_seconds, candidates[c].arena_bytes());
-      };
-      if (rank(i) >= rank(best)) continue;
+BatchShape Candidates::ShapeOf(const Size& size) const {
+  return {.sequences = size.micro_batch, .seq = request_.seq};
+}
+
+Plan Candidates::FixedPlan(const Graph& graph, int64_t micro_batch) const {
+  if (request_.plan) {
+    Plan plan = *request_.plan;
+    plan.micro_batch = micro_batch;
+    return plan;
+  }
+  return request_.plan_name == "recompute" ? RecomputePlan(graph, micro_batch)
+                                           : KeepPlan(graph, micro_batch);
+}
+
+Candidate Candidates::MakeCandidate(Plan plan, Schedule schedule,
+                                    double micro_batch_seconds) const {
+  const auto micro_batches = static_cast<double>(request_.batch / schedule.shape.sequences);
+  return {.plan = std::move(plan),
+          .schedule = std::move(schedule),
+          .state_bytes = state_bytes_,
+          .step_seconds = micro_batches * micro_batch_seconds +
+                          kUpdateSecondsPerByte * 7 * static_cast<double>(layout_.bytes())};
+}
+
+void Candidates::Measure(int64_t arena_budget, CostProfile& profile) {
+  profile_ = &profile;
+  for (Size& size : sizes_) {
+    if (size.measured || state_bytes_ + size.least_bytes > arena_budget) continue;
+    // Between them these two run everything that any plan can run.
+    for (const Plan& plan : {KeepPlan(one_block_, size.micro_batch),
+                             RecomputePlan(one_block_, size.micro_batch)}) {
+      const Schedule schedule =
+          Lower(one_block_, plan, ShapeOf(size), ScheduleMode::kTrain);
+      MeasureSchedule(one_block_, one_block_layout_, schedule, profile);
     }
-    best = i;
+    size.measured = true;
+    if (request_.plan_name == "auto" && !request_.plan) {
+      size.planner =
+          std::make_unique<Planner>(graph_, one_block_, ShapeOf(size), mode_, profile);
+    }
+  }
+}
+
+std::optional<Candidate> Candidates::Choose(int64_t arena_budget) {
+  std::optional<Candidate> best;
+  const int64_t bytes = arena_budget - state_bytes_;
+  for (const Size& size : sizes_) {
+    if (!size.measured || size.least_bytes > bytes) continue;
+    Candidate candidate;
+    if (size.planner) {
+      const Planner::Solution* solution = size.planner->Solve(bytes);
+      if (solution == nullptr) continue;
+      candidate = MakeCandidate(solution->plan, solution->schedule, solution->seconds);
+    } else {
+      Plan plan = FixedPlan(graph_, size.micro_batch);
+      Schedule schedule = Lower(graph_, plan, ShapeOf(size), mode_);
+      const double seconds = profile_->Seconds(graph_, schedule);
+      candidate = MakeCandidate(std::move(plan), std::move(schedule), seconds);
+    }
+    if (!best || std::pair(candidate.step_seconds, candidate.arena_bytes()) <
+                     std::pair(best->step_seconds, best->arena_bytes())) {
+      best = std::move(candidate);
+    }
   }
   return best;
-}
-
-int SmallestCandidate(const std::vector<Candidate>& candidates) {
-  HAVERSACK_CHECK(!candidates.empty(), "no candidates");
-  const auto least = std::min_element(
-      candidates.begin(), candidates.end(),
-      [](const Candidate& a, const Candidate& b) { return a.arena_bytes() < b.arena_bytes(); });
-  return static_cast<int>(least - candidates.begin());
-}
-
-void PredictSeconds(const Graph& graph, const ParamLayout& layout, int64_t batch,
-                    int64_t arena_budget, CostProfile& profile,
-                    std::vector<Candidate>& candidates) {
-  for (Candidate& candidate : candidates) {
-    if (candidate.arena_bytes() > arena_budget) continue;
-    MeasureCandidate(graph, layout, candidate, profile);
-    const auto micro_batches =
-        static_cast<double>(batch / candidate.schedule.shape.sequences);
-    candidate.step_seconds = micro_batches * profile.Seconds(graph, candidate.schedule) +
-                             kUpdateSecondsPerByte * 7 * static_cast<double>(layout.bytes());
-  }
 }
 
 }  // namespace haversack

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "exec/cost_profile.h"
 #include "exec/model_state.h"
 #include "graph/graph.h"
+#include "models/config.h"
+#include "plan/planner.h"
 #include "schedule/schedule.h"
 
 namespace haversack {
@@ -36,24 +39,53 @@ struct Candidate {
   Plan plan;
   Schedule schedule;
   int64_t state_bytes = 0;
-  double step_seconds = 0;  // predicted, of an optimizer step; 0: not measured
+  double step_seconds = 0;  // predicted, of an optimizer step
 
   int64_t arena_bytes() const { return state_bytes + schedule.arena_bytes; }
 };
 
-// Every plan and micro-batch that `request` allows: micro-batches are the divisors of the batch. Throws
-// UserError (exit 2) where the user's micro-batch does not divide the batch.
-std::vector<Candidate> EnumerateCandidates(const Graph& graph, const ParamLayout& layout,
-                                           const PlanRequest& request);
+// The plans of one request, for any number of budgets. Costs are measured once, on a model of one layer
+// in a temporary arena, at every micro-batch that fits.
+class Candidates {
+ public:
+  // Throws UserError (exit 2) where the user's micro-batch does not divide the batch. `graph` and
+  // `layout` are of the whole model; all references outlive this.
+  Candidates(const ModelConfig& config, const Graph& graph, const ParamLayout& layout,
+             const BuildOptions& build, const PlanRequest& request);
 
-// The fastest of the candidates whose arena takes at most `arena_budget` bytes; at equal speed the one
-// that needs least. -1 when none fits.
-int ChooseCandidate(const std::vector<Candidate>& candidates, int64_t arena_budget);
-// The one that needs least.
-int SmallestCandidate(const std::vector<Candidate>& candidates);
+  // The candidate that needs least, whatever its speed.
+  const Candidate& smallest() const { return smallest_; }
+  // The largest arena that any candidate could use: more is never faster.
+  int64_t largest_arena_bytes() const { return largest_arena_bytes_; }
 
-// Fills `step_seconds` of the candidates that fit, measuring what `profile` lacks in a temporary arena.
-void PredictSeconds(const Graph& graph, const ParamLayout& layout, int64_t batch,
-                    int64_t arena_budget, CostProfile& profile, std::vector<Candidate>& candidates);
+  // Measures what `profile` lacks, at the micro-batches that fit into an arena of `arena_budget` bytes.
+  void Measure(int64_t arena_budget, CostProfile& profile);
+
+  // The fastest within `arena_budget` bytes, or nothing. After Measure.
+  std::optional<Candidate> Choose(int64_t arena_budget);
+
+ private:
+  struct Size {
+    int64_t micro_batch = 1;
+    int64_t least_bytes = 0;  // of the schedule
+    bool measured = false;
+    std::unique_ptr<Planner> planner;  // of an "auto" request
+  };
+  BatchShape ShapeOf(const Size& size) const;
+  Plan FixedPlan(const Graph& graph, int64_t micro_batch) const;
+  Candidate MakeCandidate(Plan plan, Schedule schedule, double micro_batch_seconds) const;
+
+  const Graph& graph_;
+  const ParamLayout& layout_;
+  PlanRequest request_;
+  Graph one_block_;
+  ParamLayout one_block_layout_;
+  ScheduleMode mode_;
+  int64_t state_bytes_ = 0;
+  std::vector<Size> sizes_;
+  Candidate smallest_;
+  int64_t largest_arena_bytes_ = 0;
+  const CostProfile* profile_ = nullptr;
+};
 
 }  // namespace haversack

@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/config.h"
 #include "plan/block_plans.h"
-#include "plan/candidates.h"
 
 namespace haversack {
 

@@ -1,5 +1,6 @@
 #include "plan/planner.h"
 
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "models/config.h"
 #include "plan/milp.h"
 
 namespace haversack {

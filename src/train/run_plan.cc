@@ -70,52 +70,92 @@ PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph) {
   return request;
 }
 
-RunPlan MakeRunPlan(const Model& model, const PlanRequest& request, int64_t budget,
-                    const std::function<void(const std::string&)>& log) {
-  std::vector<Candidate> candidates = EnumerateCandidates(model.graph, model.layout, request);
+namespace {
+
+// One point of budget against speed.
+FrontierPoint PointAt(Candidates& candidates, const PlanRequest& request, int64_t overhead,
+                      int64_t arena_bytes) {
+  const std::optional<Candidate> best = candidates.Choose(arena_bytes);
+  HAVERSACK_CHECK(best.has_value(), "no candidate in {} bytes", arena_bytes);
+  return {.budget_bytes = overhead + arena_bytes,
+          .predicted_peak_bytes = overhead + best->arena_bytes(),
+          .tokens_per_s = static_cast<double>(request.batch * request.seq) / best->step_seconds,
+          .plan = best->plan.name,
+          .micro_batch = best->plan.micro_batch};
+}
+
+}  // namespace
+
+RunPlanner::RunPlanner(const Model& model, const PlanRequest& request, int64_t loss_chunk)
+    : request_(request),
+      candidates_(model.config, model.graph, model.layout,
+                  {.positions = request.seq, .loss_chunk = loss_chunk}, request) {
   WarmUpGemm(model.graph, request.batch * request.seq);
   TrimHeap();
-  RunPlan run;
-  run.memory = {.budget = budget, .process = ResidentBytes(), .reserve = kReserve};
-  const Candidate& smallest = candidates[SmallestCandidate(candidates)];
-  const int64_t overhead = run.memory.process + run.memory.reserve;
-  run.smallest_peak_bytes = overhead + smallest.arena_bytes();
-  if (run.smallest_peak_bytes > budget) {
+  process_ = ResidentBytes();
+}
+
+RunPlan RunPlanner::Plan(int64_t budget) {
+  const Candidate& smallest = candidates_.smallest();
+  if (smallest_peak_bytes() > budget) {
     throw UserError(
         ExitCode::kBudget,
         "does not fit: --memory {} is short by {}; the smallest that fits is {} (libraries and "
         "tables {}, weights, gradients and moments {}, activations {} at micro-batch {}); raise "
         "--memory, or {}",
-        FormatBytes(budget), FormatBytes(run.smallest_peak_bytes - budget),
-        FormatBytes(run.smallest_peak_bytes), FormatBytes(overhead),
+        FormatBytes(budget), FormatBytes(smallest_peak_bytes() - budget),
+        FormatBytes(smallest_peak_bytes()), FormatBytes(overhead()),
         FormatBytes(smallest.state_bytes), FormatBytes(smallest.schedule.arena_bytes),
-        smallest.plan.micro_batch, ChangesThatHelp(request, smallest));
+        smallest.plan.micro_batch, ChangesThatHelp(request_, smallest));
   }
-  const std::optional<std::string> cache = CacheFolder();
-  const std::string profile_path = cache ? CostProfilePath(*cache) : "";
-  CostProfile profile = cache ? CostProfile::Load(profile_path) : CostProfile();
-  PredictSeconds(model.graph, model.layout, request.batch, run.memory.arena(), profile, candidates);
-  if (cache) profile.Save(profile_path);
-  // The measurement made the libraries' own buffers resident; count them before choosing.
-  TrimHeap();
-  run.memory.process = std::max(run.memory.process, ResidentBytes());
-  const int chosen = ChooseCandidate(candidates, run.memory.arena());
-  if (chosen < 0) {
+  Measure(budget);
+  std::optional<Candidate> chosen = candidates_.Choose(budget - overhead());
+  if (!chosen) {
     throw UserError(ExitCode::kBudget,
                     "does not fit: --memory {} is short by {}; the smallest that fits is {}",
-                    FormatBytes(budget),
-                    FormatBytes(smallest.arena_bytes() - run.memory.arena()),
-                    FormatBytes(budget + smallest.arena_bytes() - run.memory.arena()));
+                    FormatBytes(budget), FormatBytes(smallest_peak_bytes() - budget),
+                    FormatBytes(smallest_peak_bytes()));
   }
-  run.chosen = std::move(candidates[chosen]);
-  run.predicted_peak_bytes =
-      run.memory.process + run.memory.reserve + run.chosen.arena_bytes();
+  RunPlan run;
+  run.memory = {.budget = budget, .process = process_, .reserve = kReserve};
+  run.chosen = std::move(*chosen);
+  run.predicted_peak_bytes = overhead() + run.chosen.arena_bytes();
   run.predicted_tokens_per_s =
-      static_cast<double>(request.batch * request.seq) / run.chosen.step_seconds;
-  log(fmt::format("fits: predicted peak {} of {} ({}, micro-batch {}), about {:.0f} tokens/s",
-                  FormatBytes(run.predicted_peak_bytes), FormatBytes(budget), run.chosen.plan.name,
-                  run.chosen.plan.micro_batch, run.predicted_tokens_per_s));
+      static_cast<double>(request_.batch * request_.seq) / run.chosen.step_seconds;
   return run;
+}
+
+void RunPlanner::Measure(int64_t budget) {
+  const std::optional<std::string> cache = CacheFolder();
+  const std::string path = cache ? CostProfilePath(*cache) : "";
+  if (cache) profile_ = CostProfile::Load(path);
+  candidates_.Measure(budget - overhead(), profile_);
+  if (cache) profile_.Save(path);
+  // The measurement made the libraries' own buffers resident; they count before a plan is chosen.
+  TrimHeap();
+  process_ = std::max(process_, ResidentBytes());
+}
+
+std::vector<FrontierPoint> RunPlanner::Frontier(int64_t budget, int points) {
+  const int64_t least = candidates_.smallest().arena_bytes();
+  const int64_t most = std::min(candidates_.largest_arena_bytes(), budget - overhead());
+  std::vector<FrontierPoint> frontier;
+  // Ascending: what a small budget found is there for the larger ones.
+  for (int i = 0; i < points && most >= least; ++i) {
+    const int64_t bytes = least + (most - least) * i / std::max(1, points - 1);
+    frontier.push_back(PointAt(candidates_, request_, overhead(), bytes));
+    if (most == least) break;
+  }
+  return frontier;
+}
+
+int64_t RunPlanner::overhead() const { return process_ + kReserve; }
+
+std::string Verdict(const RunPlan& run) {
+  return fmt::format("fits: predicted peak {} of {} ({}, micro-batch {}), about {:.0f} tokens/s",
+                     FormatBytes(run.predicted_peak_bytes), FormatBytes(run.memory.budget),
+                     run.chosen.plan.name, run.chosen.plan.micro_batch,
+                     run.predicted_tokens_per_s);
 }
 
 }  // namespace haversack

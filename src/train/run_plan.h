@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "io/model.h"
 #include "plan/candidates.h"
@@ -27,15 +27,47 @@ struct RunPlan {
   MemoryBudget memory;
   int64_t predicted_peak_bytes = 0;
   double predicted_tokens_per_s = 0;
-  int64_t smallest_peak_bytes = 0;  // over all candidates
+};
+
+// "fits: predicted peak ... of ... (plan, micro-batch), about ... tokens/s"
+std::string Verdict(const RunPlan& run);
+
+struct FrontierPoint {
+  int64_t budget_bytes = 0;
+  int64_t predicted_peak_bytes = 0;
+  double tokens_per_s = 0;
+  std::string plan;
+  int64_t micro_batch = 1;
 };
 
 // Reads --plan where it names a file.
 PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph);
 
-// Chooses the fastest candidate within `budget` bytes. Throws UserError (exit 3) when none fits: by how
-// much, the smallest budget that would do, and what to change.
-RunPlan MakeRunPlan(const Model& model, const PlanRequest& request, int64_t budget,
-                    const std::function<void(const std::string&)>& log);
+// Chooses how to run `model` within a budget. Makes the BLAS library's buffers resident first, so that
+// they are counted.
+class RunPlanner {
+ public:
+  // `model` outlives this.
+  RunPlanner(const Model& model, const PlanRequest& request, int64_t loss_chunk);
+
+  // The fastest way within `budget` bytes. Throws UserError (exit 3) when none fits: by how much, the
+  // smallest budget that would do, and what to change.
+  RunPlan Plan(int64_t budget);
+
+  // After Plan: the best speed at `points` budgets from the smallest that fits to what is worth using,
+  // none above `budget`. More budget is never slower.
+  std::vector<FrontierPoint> Frontier(int64_t budget, int points);
+
+  int64_t smallest_peak_bytes() const { return overhead() + candidates_.smallest().arena_bytes(); }
+
+ private:
+  int64_t overhead() const;
+  void Measure(int64_t budget);
+
+  PlanRequest request_;
+  Candidates candidates_;
+  CostProfile profile_;
+  int64_t process_ = 0;  // resident bytes before the arena
+};
 
 }  // namespace haversack

@@ -137,7 +137,8 @@ class Trainer {
     // Another micro-batch would sum the gradient in another order: a resumed run keeps its own.
     if (stored_ && !options_.micro_batch) request.micro_batch = stored_->at("micro_batch");
     plan_ = std::make_unique<RunPlan>(
-        MakeRunPlan(*model_, request, budget_, [&](const std::string& line) { Log(line); }));
+        RunPlanner(*model_, request, options_.loss_chunk).Plan(budget_));
+    Log(Verdict(*plan_));
     WriteJson("plan.json", PlanToJson(model_->graph, plan_->chosen.plan));
   }
 
