@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
@@ -80,7 +81,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer& norma
       throw UserError(ExitCode::kUsage,
                       "{}: added_tokens[{}] '{}' with id {} repeats the id or the text of another "
                       "one, or is empty; remove one of them",
-                      where, i, token.content, token.id);
+                      where, i, OneLine(token.content), token.id);
     }
     if (form != token.content) normal_forms_.emplace(token.id, form);
     (token.normalized ? normalized_ : plain_).Insert(form, token.id);

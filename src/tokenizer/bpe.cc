@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "tokenizer/utf8.h"
 
 namespace haversack {
@@ -79,7 +80,7 @@ Bpe::Bpe(BpeConfig config, const std::string& where)
     if (!unk_id_) {
       throw UserError(ExitCode::kUsage,
                       "{}: model.unk_token '{}' is not in model.vocab; add it or set it to null",
-                      where, *config.unk_token);
+                      where, OneLine(*config.unk_token));
     }
   }
   splits_before_metaspace_ = NeverMergesIntoMetaspace();
@@ -94,7 +95,7 @@ void Bpe::ReadVocab(BpeConfig* config, const std::string& where) {
     if (used_[id]) {
       throw UserError(ExitCode::kUsage,
                       "{}: model.vocab gives id {} to both '{}' and '{}'; ids must differ", where,
-                      id, tokens_[id], token);
+                      id, OneLine(tokens_[id]), OneLine(token));
     }
     used_[id] = true;
     tokens_[id] = std::move(token);
@@ -123,7 +124,7 @@ void Bpe::ReadMerges(const BpeConfig& config, const std::string& where) {
         throw UserError(ExitCode::kUsage,
                         "{}: model.merges[{}] ('{}' and '{}') needs the token '{}', which is not in "
                         "model.vocab",
-                        where, rank, left, right, *token);
+                        where, rank, OneLine(left), OneLine(right), OneLine(*token));
       }
     }
     AddMerge(*Id(left), *Id(right), {.rank = static_cast<int32_t>(rank), .merged = *Id(merged)});
@@ -303,7 +304,7 @@ void Bpe::AppendSymbols(std::string_view word, bool drop_unknown,
       throw UserError(ExitCode::kUsage,
                       "character '{}' (U+{:04X}) has no token, and model.unk_token is null; remove "
                       "the character or use a tokenizer that covers it",
-                      character, static_cast<uint32_t>(c));
+                      OneLine(character), static_cast<uint32_t>(c));
     }
     if (unknown_waits && !fuse_unk_) symbols->push_back({.id = *unk_id_});
     unknown_waits = true;

@@ -1,8 +1,7 @@
 // Reading tokenizer.json and tokenizer_config.json.
-#include <fstream>
-#include <iterator>
-
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer_state.h"
 
 namespace haversack {
@@ -10,22 +9,6 @@ namespace haversack {
 namespace {
 
 using nlohmann::json;
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError("read", path.string(), errno);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) throw FileError("read", path.string(), errno);
-  return text;
-}
-
-json Parse(std::string_view text, const std::string& where) {
-  try {
-    return json::parse(text);
-  } catch (const json::exception& error) {
-    throw UserError(ExitCode::kUsage, "{}: not valid JSON: {}", where, error.what());
-  }
-}
 
 std::vector<std::pair<std::string, std::string>> ReadMerges(const Fields& model) {
   const json& list = model.Array("merges");
@@ -56,7 +39,7 @@ std::vector<std::pair<std::string, std::string>> ReadMerges(const Fields& model)
 void RefuseUnlessEmpty(const Fields& model, std::string_view key) {
   const auto text = model.FindString(key);
   if (text && !text->empty()) {
-    model.Fail(key, fmt::format("'{}' is not supported; only null is", *text));
+    model.Fail(key, fmt::format("'{}' is not supported; only null is", OneLine(*text)));
   }
 }
 
@@ -101,12 +84,12 @@ std::vector<AddedToken> ReadAddedTokens(const Fields& document, const Bpe& bpe) 
     const std::optional<int32_t> known = bpe.Id(token.content);
     if (known && *known != token.id) {
       fields.Fail("id", fmt::format("{} for '{}', which model.vocab gives id {}; make them equal",
-                                    token.id, token.content, *known));
+                                    token.id, OneLine(token.content), *known));
     }
     const std::string* other = bpe.Token(token.id);
     if (other != nullptr && !known) {
       fields.Fail("id", fmt::format("{} for '{}' is the id of '{}' in model.vocab; choose another",
-                                    token.id, token.content, *other));
+                                    token.id, OneLine(token.content), OneLine(*other)));
     }
     tokens.push_back(std::move(token));
   }
@@ -138,7 +121,7 @@ Tokenizer::State::State(const Fields& document, const std::string& where)
       decoder(Decoder::FromJson(document)) {}
 
 Tokenizer Tokenizer::FromJson(std::string_view text, const std::string& where) {
-  const json document = Parse(text, where);
+  const json document = ParseJson(text, where);
   return Tokenizer(std::make_unique<State>(Fields(document, where + ": "), where));
 }
 
@@ -148,17 +131,17 @@ Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir) {
     throw UserError(ExitCode::kUsage,
                     "{}: there is no such file; a model directory needs its tokenizer", path.string());
   }
-  Tokenizer tokenizer = FromJson(ReadFile(path), path.string());
+  Tokenizer tokenizer = FromJson(ReadWholeFile(path.string()), path.string());
   tokenizer.state_->ReadConfig(model_dir);
   return tokenizer;
 }
 
 void Tokenizer::State::ReadConfig(const std::filesystem::path& model_dir) {
   const std::filesystem::path jinja = model_dir / "chat_template.jinja";
-  if (std::filesystem::exists(jinja)) chat_template = ReadFile(jinja);
+  if (std::filesystem::exists(jinja)) chat_template = ReadWholeFile(jinja.string());
   const std::filesystem::path path = model_dir / "tokenizer_config.json";
   if (!std::filesystem::exists(path)) return;
-  const json document = Parse(ReadFile(path), path.string());
+  const json document = ParseJson(ReadWholeFile(path.string()), path.string());
   const Fields config(document, path.string() + ": ");
   eos_id = ReadTokenId(config, "eos_token");
   bos_id = ReadTokenId(config, "bos_token");
@@ -184,7 +167,7 @@ std::optional<int32_t> Tokenizer::State::ReadTokenId(const Fields& config,
       value->is_object() ? config.Object(key).String("content") : config.String(key);
   const std::optional<int32_t> id = Id(token);
   if (!id) {
-    config.Fail(key, fmt::format("'{}' is not a token of {}; add it there or set it to null", token,
+    config.Fail(key, fmt::format("'{}' is not a token of {}; add it there or set it to null", OneLine(token),
                                  file));
   }
   return id;

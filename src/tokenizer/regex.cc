@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
@@ -69,7 +70,7 @@ Regex::Regex(std::string_view pattern, const std::string& where)
   pcre2_compile_context_free(context);
   if (code_->compiled == nullptr) {
     throw UserError(ExitCode::kUsage, "{}: the pattern '{}' is not valid: {}; correct it", where,
-                    pattern, MessageOf(error));
+                    OneLine(pattern), MessageOf(error));
   }
   // Where there is no just-in-time compiler, matching falls back to the interpreter.
   pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);

@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/utf8.h"
 
@@ -34,7 +35,7 @@ class Translator {
     throw UserError(ExitCode::kUsage,
                     "{}: the pattern '{}' uses '{}', which is not supported; rewrite the pattern "
                     "without it",
-                    where_, pattern_, construct);
+                    where_, OneLine(pattern_), OneLine(construct));
   }
   char Peek(size_t ahead = 0) const {
     return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
