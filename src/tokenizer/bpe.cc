@@ -347,8 +347,7 @@ void Bpe::MergeSymbols(BpeScratch* scratch) const {
     BpeScratch::Symbol& left = symbols[at];
     if (!left.alive || left.next < 0) continue;
     BpeScratch::Symbol& right = symbols[left.next];
-    // Stale unless the pair that stands here now makes the same token. The reference compares the token
-    // and not the rank, so two merges that make one token can stand in for each other.
+    // Stale unless the pair that stands here now makes the same token.
     const Merge now = FindMerge(left.id, right.id);
     if (now.rank < 0 || now.merged != top.merged) continue;
     left.id = top.merged;
