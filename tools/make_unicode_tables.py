@@ -1,8 +1,8 @@
-"""Writes src/tokenizer/unicode_tables.cc: the character classes as the `tokenizers` package sees them.
+"""Writes src/tokenizer/unicode_tables.cc: character classes as the `tokenizers` package sees them.
 
-That package takes its classes from three libraries with three Unicode versions, so the tables are read
-off its behaviour instead of the Unicode database. Run with Python 3.11, whose `unicodedata` is Unicode
-14, the oldest that PCRE2 with `\\p{sc:...}` knows:
+That package takes its classes from three libraries with three Unicode versions, so the tables are
+read off its behaviour instead of the Unicode database. Run with Python 3.11, whose `unicodedata` is
+Unicode 14, the oldest that PCRE2 with `\\p{sc:...}` knows:
 
     python3.11 tools/make_unicode_tables.py > src/tokenizer/unicode_tables.cc
 """

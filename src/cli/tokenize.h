@@ -6,8 +6,8 @@
 
 namespace haversack {
 
-// Writes one JSON array of ids to `out` for each line of `file`, without special tokens added. Lines end
-// at \n only, which is not part of them; the last one needs none. Throws UserError.
+// Writes one JSON array of ids to `out` for each line of `file`, without special tokens added.
+// Lines end at \n only, which is not part of them; the last one needs none. Throws UserError.
 void Tokenize(const std::filesystem::path& model_dir, const std::filesystem::path& file,
               std::FILE* out);
 

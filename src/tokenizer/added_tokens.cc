@@ -129,8 +129,7 @@ AddedTokens::Found AddedTokens::FindNext(const TokenTrie& trie, std::string_view
     }
     size_t bytes;
     if (token.lstrip) {
-      while (found.begin > done &&
-             IsSpace(CharAt(text, PreviousChar(text, found.begin), &bytes))) {
+      while (found.begin > done && IsSpace(CharAt(text, PreviousChar(text, found.begin), &bytes))) {
         found.begin = PreviousChar(text, found.begin);
       }
     }

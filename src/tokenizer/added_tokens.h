@@ -36,8 +36,8 @@ class TokenTrie {
     size_t bytes = 0;
   };
   Match Longest(std::string_view text, size_t at) const;
-  // Whether an entry that begins at `at` may reach beyond `limit`, in `text` or in a text that continues
-  // it.
+  // Whether an entry that begins at `at` may reach beyond `limit`, in `text` or in a text that
+  // continues it.
   bool MayCross(std::string_view text, size_t at, size_t limit) const;
   bool MayBegin(unsigned char byte) const { return first_[byte] >= 0; }
   size_t longest_entry() const { return longest_entry_; }
@@ -68,8 +68,8 @@ class AddedTokens {
   AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer,
               const std::string& where);
 
-  // Calls piece(text, id, begin) for each part of `text`, left to right; id is -1 for ordinary text.
-  // `normalized` selects the tokens to look for; special ones are passed over if `ordinary`.
+  // Calls piece(text, id, begin) for each part of `text`, left to right; id is -1 for ordinary
+  // text. `normalized` selects the tokens to look for; special ones are passed over if `ordinary`.
   template <typename Piece>
   void Split(std::string_view text, bool normalized, bool ordinary, Piece piece) const {
     const TokenTrie& trie = normalized ? normalized_ : plain_;
@@ -85,8 +85,8 @@ class AddedTokens {
     if (done < text.size()) piece(text.substr(done), -1, done);
   }
 
-  // Whether a cut of `text` at `cut` (a blank or line end after a character that is no white space, or
-  // the first character of a line) could change which tokens are found, whatever follows `text`.
+  // Whether a cut of `text` at `cut` (a blank or line end after a character that is no white space,
+  // or the first character of a line) could change which tokens are found, whatever follows `text`.
   bool MayCross(std::string_view text, size_t cut) const;
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }

@@ -121,10 +121,11 @@ void Bpe::ReadMerges(const BpeConfig& config, const std::string& where) {
     const std::string merged = left + right;
     for (const std::string* token : {&left, &right, &merged}) {
       if (!Id(*token)) {
-        throw UserError(ExitCode::kUsage,
-                        "{}: model.merges[{}] ('{}' and '{}') needs the token '{}', which is not in "
-                        "model.vocab",
-                        where, rank, OneLine(left), OneLine(right), OneLine(*token));
+        throw UserError(
+            ExitCode::kUsage,
+            "{}: model.merges[{}] ('{}' and '{}') needs the token '{}', which is not in "
+            "model.vocab",
+            where, rank, OneLine(left), OneLine(right), OneLine(*token));
       }
     }
     AddMerge(*Id(left), *Id(right), {.rank = static_cast<int32_t>(rank), .merged = *Id(merged)});
@@ -263,10 +264,11 @@ void Bpe::WarnOnce(std::string_view bytes) const {
   if (unk_id_ || warned_.exchange(true)) return;
   const auto missing = std::ranges::find_if(
       bytes, [&](char byte) { return byte_ids_[static_cast<uint8_t>(byte)] < 0; });
-  fmt::print(stderr,
-             "warning: byte 0x{:02X} has no token, and model.unk_token is null; such bytes are left "
-             "out of every text\n",
-             static_cast<uint8_t>(*missing));
+  fmt::print(
+      stderr,
+      "warning: byte 0x{:02X} has no token, and model.unk_token is null; such bytes are left "
+      "out of every text\n",
+      static_cast<uint8_t>(*missing));
 }
 
 // All bytes of a character, or none.
@@ -284,8 +286,8 @@ bool Bpe::AppendFallback(std::string_view character,
 
 void Bpe::AppendSymbols(std::string_view word, bool drop_unknown,
                         std::vector<BpeScratch::Symbol>* symbols) const {
-  // An unknown character waits for the next one to be fused with; bytes of a fallback do not end the
-  // wait, and so come before it, as in the reference implementation.
+  // An unknown character waits for the next one to be fused with; bytes of a fallback do not end
+  // the wait, and so come before it, as in the reference implementation.
   bool unknown_waits = false;
   size_t bytes = 0;
   for (size_t at = 0; at < word.size(); at += bytes) {

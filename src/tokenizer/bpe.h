@@ -1,6 +1,6 @@
 // Byte-pair encoding (Sennrich et al. 2016, arXiv 1508.07909) of one word: its characters become
-// symbols, and the adjacent pair with the lowest merge rank, leftmost first, is merged until none is
-// left. A heap of candidate pairs makes that O(n log n) for a word of n characters.
+// symbols, and the adjacent pair with the lowest merge rank, leftmost first, is merged until none
+// is left. A heap of candidate pairs makes that O(n log n) for a word of n characters.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace haversack {
 
-// The byte-level alphabet of GPT-2: printable Latin-1 bytes stand for themselves, the others for the
-// code points from U+0100 on, in order.
+// The byte-level alphabet of GPT-2: printable Latin-1 bytes stand for themselves, the others for
+// the code points from U+0100 on, in order.
 char32_t ByteToChar(uint8_t byte);
 // The byte that `c` stands for; -1 when it is outside the alphabet.
 int CharToByte(char32_t c);
@@ -60,9 +60,9 @@ class Bpe {
   // Appends the ids of one word, valid UTF-8. Throws UserError naming a character that has no token
   // when there is no unknown token.
   void EncodeWord(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* out) const;
-  // The same for the byte-level spelling of `bytes`, without spelling it out. Bytes without a token are
-  // left out where there is no unknown token, with one warning: byte-level vocabularies of real models
-  // lack the bytes that their training text did not have.
+  // The same for the byte-level spelling of `bytes`, without spelling it out. Bytes without a token
+  // are left out where there is no unknown token, with one warning: byte-level vocabularies of real
+  // models lack the bytes that their training text did not have.
   void EncodeBytes(std::string_view bytes, BpeScratch* scratch, std::vector<int32_t>* out) const;
 
   std::optional<int32_t> Id(std::string_view token) const;
@@ -70,8 +70,8 @@ class Bpe {
   const std::string* Token(int32_t id) const;
   // The highest id + 1.
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
-  // True when no merge can join a character to a U+2581 that follows it, so that a text encodes as its
-  // pieces between those two do.
+  // True when no merge can join a character to a U+2581 that follows it, so that a text encodes as
+  // its pieces between those two do.
   bool splits_before_metaspace() const { return splits_before_metaspace_; }
 
  private:

@@ -41,12 +41,12 @@ class Decoder {
 
   // No decoder.
   Decoder() = default;
-  // `parent` holds the field "decoder", which may be missing or null. Throws UserError that names what is
-  // not supported.
+  // `parent` holds the field "decoder", which may be missing or null. Throws UserError that names
+  // what is not supported.
   static Decoder FromJson(const Fields& parent);
 
-  // The text of `tokens`. `continues`: text came out of tokens before these, so nothing is done that is
-  // for the beginning only.
+  // The text of `tokens`. `continues`: text came out of tokens before these, so nothing is done
+  // that is for the beginning only.
   std::string Decode(std::vector<std::string> tokens, bool continues = false) const;
 
   Streaming streaming() const;
@@ -61,8 +61,8 @@ class Decoder {
   std::vector<Step> steps_;
 };
 
-// Appends the bytes that a token stands for in the byte-level alphabet; the token itself if a character
-// is outside the alphabet.
+// Appends the bytes that a token stands for in the byte-level alphabet; the token itself if a
+// character is outside the alphabet.
 void AppendTokenBytes(std::string_view token, std::string* out);
 
 }  // namespace haversack

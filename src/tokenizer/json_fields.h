@@ -1,4 +1,5 @@
-// Typed access to the fields of a JSON object; every error names the file and the path of the field.
+// Typed access to the fields of a JSON object; every error names the file and the path of the
+// field.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,8 +14,8 @@ namespace haversack {
 
 class Fields {
  public:
-  // `where` is the file and the object's path: "DIR/tokenizer.json: pre_tokenizer.". Throws UserError if
-  // `value` is no object.
+  // `where` is the file and the object's path: "DIR/tokenizer.json: pre_tokenizer.". Throws
+  // UserError if `value` is no object.
   Fields(const nlohmann::json& value, std::string where) : value_(value), where_(std::move(where)) {
     if (!value.is_object()) {
       throw UserError(ExitCode::kUsage, "{}: expected an object, got {}", Path(""),

@@ -17,8 +17,9 @@ std::vector<std::pair<std::string, std::string>> ReadMerges(const Fields& model)
   for (size_t i = 0; i < list.size(); ++i) {
     const json& merge = list[i];
     const auto fail = [&] {
-      model.Fail(fmt::format("merges[{}]", i),
-                 fmt::format("must be two tokens, \"a b\" or [\"a\", \"b\"], got {}", merge.dump()));
+      model.Fail(
+          fmt::format("merges[{}]", i),
+          fmt::format("must be two tokens, \"a b\" or [\"a\", \"b\"], got {}", merge.dump()));
     };
     if (merge.is_string()) {
       const auto& text = merge.get_ref<const std::string&>();
@@ -129,7 +130,8 @@ Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "tokenizer.json";
   if (!std::filesystem::exists(path)) {
     throw UserError(ExitCode::kUsage,
-                    "{}: there is no such file; a model directory needs its tokenizer", path.string());
+                    "{}: there is no such file; a model directory needs its tokenizer",
+                    path.string());
   }
   Tokenizer tokenizer = FromJson(ReadWholeFile(path.string()), path.string());
   tokenizer.state_->ReadConfig(model_dir);
@@ -167,8 +169,8 @@ std::optional<int32_t> Tokenizer::State::ReadTokenId(const Fields& config,
       value->is_object() ? config.Object(key).String("content") : config.String(key);
   const std::optional<int32_t> id = Id(token);
   if (!id) {
-    config.Fail(key, fmt::format("'{}' is not a token of {}; add it there or set it to null", OneLine(token),
-                                 file));
+    config.Fail(key, fmt::format("'{}' is not a token of {}; add it there or set it to null",
+                                 OneLine(token), file));
   }
   return id;
 }

@@ -16,9 +16,9 @@ namespace {
 using nlohmann::json;
 
 std::vector<std::string> Runs() {
-  return {Repeat("Z", 200'000),         Repeat(" ", 200'000) + "x",  Repeat(" ", 200'000),
-          Repeat("\n", 100'000) + "x",  Repeat("漢", 100'000),       Repeat("us", 60'000),
-          Repeat("7", 200'000),         "e" + Repeat("\u0301", 100'000), Repeat(" \n", 100'000)};
+  return {Repeat("Z", 200'000),        Repeat(" ", 200'000) + "x",      Repeat(" ", 200'000),
+          Repeat("\n", 100'000) + "x", Repeat("漢", 100'000),           Repeat("us", 60'000),
+          Repeat("7", 200'000),        "e" + Repeat("\u0301", 100'000), Repeat(" \n", 100'000)};
 }
 
 json WithPattern(const std::string& pattern) {

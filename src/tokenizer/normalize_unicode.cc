@@ -17,8 +17,8 @@ struct Range {
   char32_t last;
 };
 
-// Characters of Unicode 9 to 15 with a decomposition or a combining class, which the reference does not
-// know; and U+11930, whose composition with U+11935 came with them.
+// Characters of Unicode 9 to 15 with a decomposition or a combining class, which the reference does
+// not know; and U+11930, whose composition with U+11935 came with them.
 constexpr Range kLaterCharacters[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
@@ -34,8 +34,9 @@ constexpr Range kLaterCharacters[] = {
     {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
 
 bool IsInert(char32_t c) {
-  const auto* after = std::upper_bound(std::begin(kLaterCharacters), std::end(kLaterCharacters), c,
-                                       [](char32_t value, const Range& r) { return value < r.first; });
+  const auto* after =
+      std::upper_bound(std::begin(kLaterCharacters), std::end(kLaterCharacters), c,
+                       [](char32_t value, const Range& r) { return value < r.first; });
   if (after != std::begin(kLaterCharacters) && c <= (after - 1)->last) return true;
   return IsNewCharacter(c);
 }

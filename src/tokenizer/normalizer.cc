@@ -71,8 +71,7 @@ void Normalizer::Read(const Fields& fields) {
   } else if (type == "NFD" || type == "NFKD") {
     steps_.push_back(UnicodeForm{.compose = false, .compatibility = type == "NFKD"});
   } else if (type == "Strip") {
-    steps_.push_back(
-        Strip{.left = fields.Bool("strip_left"), .right = fields.Bool("strip_right")});
+    steps_.push_back(Strip{.left = fields.Bool("strip_left"), .right = fields.Bool("strip_right")});
   } else {
     fields.Fail("type", fmt::format("the normalizer '{}' is not supported; supported are Sequence, "
                                     "Prepend, Replace, NFC, NFD, NFKC, NFKD, Strip",

@@ -1,5 +1,5 @@
-// The `normalizer` of tokenizer.json: Prepend, Replace, NFC, NFD, NFKC, NFKD, Strip, and Sequence of
-// those.
+// The `normalizer` of tokenizer.json: Prepend, Replace, NFC, NFD, NFKC, NFKD, Strip, and Sequence
+// of those.
 #pragma once
 
 #include <string>
@@ -32,8 +32,8 @@ class Normalizer {
 
   // No step: the identity.
   Normalizer() = default;
-  // `parent` holds the field "normalizer", which may be missing or null. Throws UserError that names
-  // what is not supported.
+  // `parent` holds the field "normalizer", which may be missing or null. Throws UserError that
+  // names what is not supported.
   static Normalizer FromJson(const Fields& parent);
 
   // The normal form of `text` (valid UTF-8): `text` itself when nothing changes, else a view of
@@ -49,8 +49,8 @@ class Normalizer {
 };
 
 // A Unicode normalization form of `text`, in time that is linear up to sorting the marks of one
-// character. The forms are those of the `tokenizers` package, which knows the characters of Unicode 9
-// only: later ones stay as they are.
+// character. The forms are those of the `tokenizers` package, which knows the characters of Unicode
+// 9 only: later ones stay as they are.
 std::string NormalizeUnicode(std::string_view text, Normalizer::UnicodeForm form);
 
 }  // namespace haversack

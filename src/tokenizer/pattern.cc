@@ -39,9 +39,10 @@ SplitBehavior ParseSplitBehavior(const Fields& fields, std::string_view key) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  fields.Fail(key, fmt::format("'{}' is unknown; it is one of Removed, Isolated, MergedWithPrevious, "
-                               "MergedWithNext, Contiguous",
-                               name));
+  fields.Fail(key,
+              fmt::format("'{}' is unknown; it is one of Removed, Isolated, MergedWithPrevious, "
+                          "MergedWithNext, Contiguous",
+                          name));
 }
 
 }  // namespace haversack

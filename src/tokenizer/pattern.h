@@ -1,4 +1,5 @@
-// What Split, Replace and the class-based pre-tokenizers look for, and how a text is cut at the matches.
+// What Split, Replace and the class-based pre-tokenizers look for, and how a text is cut at the
+// matches.
 #pragma once
 
 #include <memory>
@@ -83,8 +84,8 @@ SplitBehavior ParseSplitBehavior(const Fields& fields, std::string_view key);
 // Cuts `text` at the matches of `pattern`, or with `invert` at what lies between them, and calls
 // piece(begin, end) for each part that is not empty, left to right.
 template <typename Piece>
-void ForEachPiece(const Pattern& pattern, SplitBehavior behavior, bool invert, std::string_view text,
-                  Piece piece) {
+void ForEachPiece(const Pattern& pattern, SplitBehavior behavior, bool invert,
+                  std::string_view text, Piece piece) {
   // `pending` is the part that the next span may still join.
   size_t pending_begin = 0;
   size_t pending_end = 0;

@@ -17,9 +17,10 @@ void PostProcessor::Read(const Fields& fields) {
   } else if (type == "TemplateProcessing") {
     ReadTemplate(fields);
   } else if (type != "ByteLevel") {
-    fields.Fail("type", fmt::format("the post-processor '{}' is not supported; supported are Sequence, "
-                                    "TemplateProcessing, ByteLevel",
-                                    type));
+    fields.Fail("type",
+                fmt::format("the post-processor '{}' is not supported; supported are Sequence, "
+                            "TemplateProcessing, ByteLevel",
+                            type));
   }
 }
 

@@ -1,5 +1,5 @@
-// The `post_processor` of tokenizer.json: which special tokens frame a text. TemplateProcessing (its
-// template for a single text), ByteLevel (which changes offsets only), and Sequence of those.
+// The `post_processor` of tokenizer.json: which special tokens frame a text. TemplateProcessing
+// (its template for a single text), ByteLevel (which changes offsets only), and Sequence of those.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace haversack {
 class PostProcessor {
  public:
   PostProcessor() = default;
-  // `parent` holds the field "post_processor", which may be missing or null. Throws UserError that names
-  // what is not supported.
+  // `parent` holds the field "post_processor", which may be missing or null. Throws UserError that
+  // names what is not supported.
   static PostProcessor FromJson(const Fields& parent);
 
   // `ids` with the special tokens around it.

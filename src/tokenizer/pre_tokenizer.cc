@@ -18,7 +18,8 @@ const Pattern& Gpt2() {
 bool KeepsStart(const Normalizer::Step& step) {
   if (const auto* replace = std::get_if<Normalizer::Replace>(&step)) {
     const std::string& literal = replace->pattern.literal();
-    return !literal.empty() && CharBytes(static_cast<unsigned char>(literal[0])) == literal.size() &&
+    return !literal.empty() &&
+           CharBytes(static_cast<unsigned char>(literal[0])) == literal.size() &&
            !replace->content.empty();
   }
   return std::holds_alternative<Normalizer::UnicodeForm>(step);
@@ -45,7 +46,8 @@ MetaspaceConfig MetaspaceConfig::FromJson(const Fields& fields) {
   // The old spelling.
   if (fields.FindBool("add_prefix_space") == false) {
     if (scheme && config.scheme != PrependScheme::kNever) {
-      fields.Fail("add_prefix_space", fmt::format("false contradicts prepend_scheme '{}'", *scheme));
+      fields.Fail("add_prefix_space",
+                  fmt::format("false contradicts prepend_scheme '{}'", *scheme));
     }
     config.scheme = PrependScheme::kNever;
   }
@@ -76,8 +78,8 @@ void PreTokenizer::Read(const Fields& fields, bool keeps_start) {
                                             : SplitBehavior::kContiguous,
                             .invert = false});
   } else if (type == "WhitespaceSplit") {
-    stages_.push_back(Split{
-        .pattern = Pattern::Space(), .behavior = SplitBehavior::kRemoved, .invert = false});
+    stages_.push_back(
+        Split{.pattern = Pattern::Space(), .behavior = SplitBehavior::kRemoved, .invert = false});
   } else if (type == "ByteLevel") {
     fields.Bool("trim_offsets");  // offsets are not computed
     stages_.push_back(ByteLevel{.add_prefix_space = fields.Bool("add_prefix_space"),
@@ -94,10 +96,11 @@ void PreTokenizer::Read(const Fields& fields, bool keeps_start) {
     stages_.push_back(
         Metaspace{.config = config, .replacement = Pattern::Literal(config.replacement)});
   } else {
-    fields.Fail("type",
-                fmt::format("the pre-tokenizer '{}' is not supported; supported are Sequence, Split, "
-                            "Digits, ByteLevel, Metaspace, WhitespaceSplit",
-                            type));
+    fields.Fail(
+        "type",
+        fmt::format("the pre-tokenizer '{}' is not supported; supported are Sequence, Split, "
+                    "Digits, ByteLevel, Metaspace, WhitespaceSplit",
+                    type));
   }
 }
 
@@ -114,8 +117,7 @@ void PreTokenizer::Encode(std::string_view text, bool at_start, const Bpe& bpe, 
 }
 
 // Stages work on one piece at a time, so each piece goes through all of them before the next one.
-void PreTokenizer::Run(size_t stage, std::string_view text, bool at_start,
-                       const Call& call) const {
+void PreTokenizer::Run(size_t stage, std::string_view text, bool at_start, const Call& call) const {
   if (stage == stages_.size()) {
     call.bpe.EncodeWord(text, &call.scratch->bpe, call.out);
     return;
@@ -163,8 +165,8 @@ void PreTokenizer::Apply(const Metaspace& metaspace, size_t stage, std::string_v
   replaced.clear();
   const bool marked = text.starts_with(' ') || text.starts_with(replacement);
   const PrependScheme scheme = metaspace.config.scheme;
-  if (!marked && (scheme == PrependScheme::kAlways ||
-                  (scheme == PrependScheme::kFirst && at_start))) {
+  if (!marked &&
+      (scheme == PrependScheme::kAlways || (scheme == PrependScheme::kFirst && at_start))) {
     replaced = replacement;
   }
   for (size_t at = 0; at < text.size();) {

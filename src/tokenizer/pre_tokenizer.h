@@ -1,5 +1,5 @@
-// The `pre_tokenizer` of tokenizer.json: cuts a normalized text into words. Split, Digits, ByteLevel,
-// Metaspace, WhitespaceSplit, and Sequence of those.
+// The `pre_tokenizer` of tokenizer.json: cuts a normalized text into words. Split, Digits,
+// ByteLevel, Metaspace, WhitespaceSplit, and Sequence of those.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +50,9 @@ class PreTokenizer {
 
   // No stage: the whole text is one word.
   PreTokenizer() = default;
-  // `parent` holds the field "pre_tokenizer", which may be missing or null. Throws UserError that names
-  // what is not supported, Metaspace's scheme "first" after `normalizer` steps that move the beginning
-  // of the text included.
+  // `parent` holds the field "pre_tokenizer", which may be missing or null. Throws UserError that
+  // names what is not supported, Metaspace's scheme "first" after `normalizer` steps that move the
+  // beginning of the text included.
   static PreTokenizer FromJson(const Fields& parent, const Normalizer& normalizer);
 
   // Appends the ids of `text`, not empty. `at_start`: it begins where the whole input does.

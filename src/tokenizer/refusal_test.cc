@@ -49,19 +49,26 @@ TEST(Refusal, NamesFieldAndValue) {
       {"/model/merges", R"([["a"]])", {"model.merges[0]"}},
       {"/model", "null", {"model", "missing"}},
       {"/normalizer", R"({"type": "BertNormalizer"})", {"normalizer.type", "BertNormalizer"}},
-      {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Nmt"}]})",
+      {"/normalizer",
+       R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Nmt"}]})",
        {"normalizer.normalizers[1].type", "Nmt"}},
       {"/pre_tokenizer/type", R"("Whitespace")", {"pre_tokenizer.type", "Whitespace"}},
       {"/pre_tokenizer/add_prefix_space", "null", {"pre_tokenizer.add_prefix_space", "missing"}},
-      {"/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "\\bx"}, "behavior": "Isolated", "invert": false})",
+      {"/pre_tokenizer",
+       R"({"type": "Split", "pattern": {"Regex": "\\bx"}, "behavior": "Isolated", "invert": false})",
        {"pre_tokenizer.pattern.Regex", "\\b"}},
-      {"/pre_tokenizer", R"({"type": "Split", "pattern": {"String": " "}, "behavior": "Other", "invert": false})",
+      {"/pre_tokenizer",
+       R"({"type": "Split", "pattern": {"String": " "}, "behavior": "Other", "invert": false})",
        {"pre_tokenizer.behavior", "Other"}},
-      {"/pre_tokenizer", R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"})",
+      {"/pre_tokenizer",
+       R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"})",
        {"pre_tokenizer.prepend_scheme", "last"}},
-      {"/pre_tokenizer", R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "add_prefix_space": false})",
+      {"/pre_tokenizer",
+       R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "add_prefix_space": false})",
        {"pre_tokenizer.add_prefix_space"}},
-      {"/post_processor", R"({"type": "BertProcessing"})", {"post_processor.type", "BertProcessing"}},
+      {"/post_processor",
+       R"({"type": "BertProcessing"})",
+       {"post_processor.type", "BertProcessing"}},
       {"/decoder", R"({"type": "WordPiece"})", {"decoder.type", "WordPiece"}},
       {"/truncation", R"({"max_length": 8})", {"truncation"}},
       {"/padding", R"({"strategy": "BatchLongest"})", {"padding"}},
@@ -81,8 +88,8 @@ TEST(Refusal, OfTextThatIsNoJson) {
 }
 
 TEST(RegexTranslation, KeepsWhatMeansTheSame) {
-  for (const char* pattern :
-       {R"([^\s\p{L}]+|\s+(?!\S)|(?i:'s|'t)|a{2,3}b{4}?c++)", R"([a\-\]]\.\\)", "(?<=x)y(?=z)", "一-龥"}) {
+  for (const char* pattern : {R"([^\s\p{L}]+|\s+(?!\S)|(?i:'s|'t)|a{2,3}b{4}?c++)",
+                              R"([a\-\]]\.\\)", "(?<=x)y(?=z)", "一-龥"}) {
     EXPECT_EQ(TranslatePattern(pattern, "f"), pattern);
   }
 }
@@ -95,8 +102,9 @@ TEST(RegexTranslation, RespellsWhatMeansSomethingElse) {
 }
 
 TEST(RegexTranslation, RefusesWhatItDoesNotKnow) {
-  for (const char* pattern : {R"(\w)", R"(\b)", R"(\h)", R"(\X)", R"(\1)", "^a", "a$", "(?m:a)", "(?<n>a)",
-                              "[a[b]]", "[a&&b]", "a{2}+", "a{x}", R"(\p{Emoji})", "[a"}) {
+  for (const char* pattern :
+       {R"(\w)", R"(\b)", R"(\h)", R"(\X)", R"(\1)", "^a", "a$", "(?m:a)", "(?<n>a)", "[a[b]]",
+        "[a&&b]", "a{2}+", "a{x}", R"(\p{Emoji})", "[a"}) {
     EXPECT_THROW(TranslatePattern(pattern, "f"), UserError) << pattern;
   }
 }

@@ -20,8 +20,8 @@ std::string MessageOf(int error) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// The library's working memory of this thread. Compiled code runs on a stack of its own on the heap, so
-// that a thread with a small stack can match, and no run is too long for it.
+// The library's working memory of this thread. Compiled code runs on a stack of its own on the
+// heap, so that a thread with a small stack can match, and no run is too long for it.
 struct MatchMemory {
   static constexpr size_t kFirstStack = 64 << 10;
   static constexpr size_t kLargestStack = 256 << 20;
@@ -96,8 +96,8 @@ bool RegexCursor::Next(size_t* start, size_t* end) {
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) {
       throw UserError(ExitCode::kUsage,
-                      "{}: the pattern gave up on a text of {} bytes: {}; split the text", regex_.where_,
-                      text_.size(), MessageOf(result));
+                      "{}: the pattern gave up on a text of {} bytes: {}; split the text",
+                      regex_.where_, text_.size(), MessageOf(result));
     }
     const size_t* found = pcre2_get_ovector_pointer(memory.data);
     const bool empty = found[0] == found[1];

@@ -1,5 +1,5 @@
-// Regular expressions of tokenizer.json files. They are written for Oniguruma; here PCRE2 runs them,
-// after a translation that keeps their meaning and refuses what it does not know.
+// Regular expressions of tokenizer.json files. They are written for Oniguruma; here PCRE2 runs
+// them, after a translation that keeps their meaning and refuses what it does not know.
 #pragma once
 
 #include <memory>
@@ -27,8 +27,8 @@ class Regex {
   std::string where_;
 };
 
-// The matches of a regular expression in valid UTF-8, left to right, none overlapping. An empty match
-// right behind another match is left out.
+// The matches of a regular expression in valid UTF-8, left to right, none overlapping. An empty
+// match right behind another match is left out.
 class RegexCursor {
  public:
   // Both must outlive the cursor. The text is at most 2^31 bytes.

@@ -65,8 +65,8 @@ class Translator {
   }
 
   void Open() {
-    static constexpr std::array<std::string_view, 8> kKnown = {"(?:",  "(?=",  "(?!", "(?<=",
-                                                               "(?<!", "(?>", "(?i:", "(?-i:"};
+    static constexpr std::array<std::string_view, 8> kKnown = {
+        "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
     if (Peek(1) != '?') return Copy(1);
     for (const std::string_view known : kKnown) {
       if (pattern_.substr(at_, known.size()) == known) return Copy(known.size());
@@ -74,7 +74,8 @@ class Translator {
     Refuse(pattern_.substr(at_, 4));
   }
 
-  // {n}, {n,}, {n,m}, {,m}; anything else in braces is literal text to one library and not to the other.
+  // {n}, {n,}, {n,m}, {,m}; anything else in braces is literal text to one library and not to the
+  // other.
   void Interval() {
     const size_t close = pattern_.find('}', at_);
     if (close == std::string_view::npos) Refuse("{");

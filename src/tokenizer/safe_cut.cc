@@ -8,8 +8,8 @@ namespace haversack {
 
 namespace {
 
-// The cuts that are right for a file's steps. Each rule looks at the characters around the cut only, so
-// it holds whatever comes before and after them.
+// The cuts that are right for a file's steps. Each rule looks at the characters around the cut
+// only, so it holds whatever comes before and after them.
 struct CutRules {
   bool before_blank = false;     // x| : x is no white space, then a blank
   bool before_line_end = false;  // x|\n : x is no white space (a letter, if `letters_only`)
@@ -17,8 +17,9 @@ struct CutRules {
   bool after_line_end = false;  // x\n|y : x and y are no white space
 };
 
-// Steps that treat each character by itself, up to marks that join what stands before them, may come
-// before and after a cut alike. Prepend and Strip act on the ends of a text, which a cut makes more of.
+// Steps that treat each character by itself, up to marks that join what stands before them, may
+// come before and after a cut alike. Prepend and Strip act on the ends of a text, which a cut makes
+// more of.
 bool CutsCommute(const Normalizer::Step& step) {
   if (const auto* replace = std::get_if<Normalizer::Replace>(&step)) {
     // Blanks must stay what the rules look for, or become what Metaspace would make of them.
@@ -34,20 +35,21 @@ bool ReplacesBlanks(const Normalizer::Step& step) {
   return replace != nullptr && replace->pattern.literal() == " ";
 }
 
-// No match of GPT-2's pattern holds a character that is no white space and white space behind it, so one
-// ends between the two; what stands before does not look beyond it. The same holds for a line end that
-// has no white space before or behind it: it is a match by itself.
+// No match of GPT-2's pattern holds a character that is no white space and white space behind it,
+// so one ends between the two; what stands before does not look beyond it. The same holds for a
+// line end that has no white space before or behind it: it is a match by itself.
 constexpr CutRules kGpt2Rules = {
     .before_blank = true, .before_line_end = true, .after_line_end = true};
-// In Llama 3's pattern line ends can follow punctuation in a match, but not letters, and no match goes on
-// from a line end to something that is no white space.
+// In Llama 3's pattern line ends can follow punctuation in a match, but not letters, and no match
+// goes on from a line end to something that is no white space.
 constexpr CutRules kLlama3Rules = {
     .before_blank = true, .before_line_end = true, .letters_only = true, .after_line_end = true};
 constexpr CutRules kBlankRule = {.before_blank = true};
 
 // Splits at single characters of a class cut on both sides of the cut as they would without it.
 bool SplitsByClass(const PreTokenizer::Split& split) {
-  return split.pattern.kind() == Pattern::Kind::kNumeric && split.behavior != SplitBehavior::kRemoved;
+  return split.pattern.kind() == Pattern::Kind::kNumeric &&
+         split.behavior != SplitBehavior::kRemoved;
 }
 
 CutRules RulesOf(const PreTokenizer::Split& split) {
@@ -78,9 +80,9 @@ CutRules RulesOf(const Tokenizer::State& state) {
   for (const PreTokenizer::Stage& stage : state.pre_tokenizer.stages()) {
     if (const auto* metaspace = std::get_if<PreTokenizer::Metaspace>(&stage)) {
       // The cut falls before a marker, where Metaspace puts none of its own and a word begins.
-      const bool splits = metaspace->config.split ||
-                          (metaspace->config.replacement == "\u2581" && metaspace_only &&
-                           &stage == &state.pre_tokenizer.stages().back());
+      const bool splits =
+          metaspace->config.split || (metaspace->config.replacement == "\u2581" && metaspace_only &&
+                                      &stage == &state.pre_tokenizer.stages().back());
       return splits ? kBlankRule : CutRules{};
     }
     if (blanks_replaced) return {};
@@ -112,7 +114,8 @@ bool IsCut(const CutRules& rules, bool any_lstrip, std::string_view text, size_t
   }
   // A token that takes the white space to its left would take the line end, too.
   if (!rules.after_line_end || any_lstrip || text[at - 1] != '\n') return false;
-  const bool next_plain = (next & 0x80) == 0 && ClassOf(static_cast<char32_t>(next)) != CharClass::kSpace;
+  const bool next_plain =
+      (next & 0x80) == 0 && ClassOf(static_cast<char32_t>(next)) != CharClass::kSpace;
   return next_plain && ClassBefore(text, at - 1) != CharClass::kSpace;
 }
 

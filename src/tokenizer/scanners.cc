@@ -31,8 +31,8 @@ inline size_t RunEnd(std::string_view text, size_t at, CharClass kind,
   return at;
 }
 
-// The end of an English contraction at `at`, which holds an apostrophe; `at` when there is none. Folding
-// case brings in the long s.
+// The end of an English contraction at `at`, which holds an apostrophe; `at` when there is none.
+// Folding case brings in the long s.
 size_t ContractionEnd(std::string_view text, size_t at, bool any_case) {
   const std::string_view rest = text.substr(at + 1, 2);
   if (rest.empty()) return at;
@@ -49,8 +49,8 @@ size_t ContractionEnd(std::string_view text, size_t at, bool any_case) {
   return two ? at + 3 : at;
 }
 
-// \s+(?!\S)|\s+ from a space at `at`: the whole run at the end of the text, and otherwise all of it but
-// its last character, if that leaves any.
+// \s+(?!\S)|\s+ from a space at `at`: the whole run at the end of the text, and otherwise all of it
+// but its last character, if that leaves any.
 size_t SpacesEnd(std::string_view text, size_t at) {
   const size_t end = RunEnd(text, at, CharClass::kSpace);
   if (end == text.size()) return end;

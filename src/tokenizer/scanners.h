@@ -1,6 +1,7 @@
 // Hand-written scanners for the two families of pre-tokenizer pattern that nearly every byte-level
-// tokenizer has. Each returns the end of the match that begins at `at` (< text.size()); both patterns
-// match at every position. A test proves them equal to PCRE2 on the patterns they stand for.
+// tokenizer has. Each returns the end of the match that begins at `at` (< text.size()); both
+// patterns match at every position. A test proves them equal to PCRE2 on the patterns they stand
+// for.
 #pragma once
 
 #include <cstddef>

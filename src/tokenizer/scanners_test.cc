@@ -32,7 +32,8 @@ void ExpectSame(std::string_view regex, const std::vector<std::string>& texts) {
 
 // All short texts over one character of each kind that the patterns tell apart.
 std::vector<std::string> AllShortTexts() {
-  const std::vector<std::string> kinds = {"a", "1", " ", "\n", "\r", "\t", ".", "'", "s", "L", "é", "\u2003"};
+  const std::vector<std::string> kinds = {"a", "1", " ", "\n", "\r", "\t",
+                                          ".", "'", "s", "L",  "é",  "\u2003"};
   std::vector<std::string> texts = {""};
   for (size_t begin = 0, length = 1; length <= 4; ++length) {
     const size_t end = texts.size();

@@ -17,18 +17,21 @@ using Ids = std::vector<int32_t>;
 
 inline nlohmann::json AddedTokenJson(int32_t id, const std::string& content,
                                      std::initializer_list<const char*> flags = {}) {
-  nlohmann::json token = {{"id", id},         {"content", content}, {"single_word", false},
-                          {"lstrip", false},  {"rstrip", false},    {"normalized", false},
+  nlohmann::json token = {{"id", id},        {"content", content}, {"single_word", false},
+                          {"lstrip", false}, {"rstrip", false},    {"normalized", false},
                           {"special", false}};
   for (const char* flag : flags) token[flag] = true;
   return token;
 }
 
-// A byte-level tokenizer in which the id of byte b is b; 256 <|endoftext|>, 257 <|im_start|> and 258
+// A byte-level tokenizer in which the id of byte b is b; 256 <|endoftext|>, 257 <|im_start|> and
+// 258
 // <|im_end|> are special. Tokens of a test start at 259.
 inline nlohmann::json B0() {
-  const nlohmann::json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const nlohmann::json byte_level = {{"type", "ByteLevel"},
+                                     {"add_prefix_space", false},
+                                     {"trim_offsets", true},
+                                     {"use_regex", true}};
   nlohmann::json vocab;
   for (int byte = 0; byte < 256; ++byte) {
     std::string token;

@@ -123,8 +123,6 @@ bool Tokenizer::IsSpecial(int32_t id) const {
 std::optional<int32_t> Tokenizer::eos_id() const { return state_->eos_id; }
 std::optional<int32_t> Tokenizer::bos_id() const { return state_->bos_id; }
 std::optional<int32_t> Tokenizer::pad_id() const { return state_->pad_id; }
-const std::optional<std::string>& Tokenizer::chat_template() const {
-  return state_->chat_template;
-}
+const std::optional<std::string>& Tokenizer::chat_template() const { return state_->chat_template; }
 
 }  // namespace haversack

@@ -1,11 +1,12 @@
-// Text to token ids and back, as a Hugging Face `tokenizer.json` says; equal to the `tokenizers` package.
+// Text to token ids and back, as a Hugging Face `tokenizer.json` says; equal to the `tokenizers`
+// package.
 //
 //   const Tokenizer tokenizer = Tokenizer::Load("models/SmolLM2-135M");
 //   std::vector<int32_t> ids = tokenizer.Encode("In the beginning");
 //   std::string text = tokenizer.Decode(ids, /*skip_special_tokens=*/true);
 //
-// Models: BPE, byte level or with byte fallback. What a file asks for and this code does not know is
-// refused by name with a UserError (kUsage), never approximated.
+// Models: BPE, byte level or with byte fallback. What a file asks for and this code does not know
+// is refused by name with a UserError (kUsage), never approximated.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ namespace haversack {
 
 class Tokenizer {
  public:
-  // Reads `tokenizer.json`, and where they exist `tokenizer_config.json` (end, begin and padding token,
-  // chat template) and `chat_template.jinja`. Throws UserError that names file and field.
+  // Reads `tokenizer.json`, and where they exist `tokenizer_config.json` (end, begin and padding
+  // token, chat template) and `chat_template.jinja`. Throws UserError that names file and field.
   static Tokenizer Load(const std::filesystem::path& model_dir);
   // The same from the text of a `tokenizer.json`; `where` stands for the file in errors.
   static Tokenizer FromJson(std::string_view json, const std::string& where);
@@ -31,9 +32,9 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Thread-safe. Bytes that are no UTF-8 count as U+FFFD, one for each maximal ill-formed subsequence.
-  // `add_special_tokens` applies the file's post-processor. Throws UserError for a character without a
-  // token where the model has no unknown token.
+  // Thread-safe. Bytes that are no UTF-8 count as U+FFFD, one for each maximal ill-formed
+  // subsequence. `add_special_tokens` applies the file's post-processor. Throws UserError for a
+  // character without a token where the model has no unknown token.
   std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens = false) const;
   // Special tokens in `text` stay plain text: for content that a turn of a chat quotes.
   std::vector<int32_t> EncodeOrdinary(std::string_view text) const;
@@ -54,9 +55,9 @@ class Tokenizer {
   const std::optional<std::string>& chat_template() const;
 
   // A position at which a text that begins with `text` can be cut: whatever follows,
-  // Encode(all) == Encode(all[:cut]) ++ Encode(all[cut:]). The last one inside `text` that is provably
-  // right for this file's steps, or 0 when there is none. Lets a corpus larger than memory be encoded in
-  // pieces.
+  // Encode(all) == Encode(all[:cut]) ++ Encode(all[cut:]). The last one inside `text` that is
+  // provably right for this file's steps, or 0 when there is none. Lets a corpus larger than memory
+  // be encoded in pieces.
   size_t SafeCut(std::string_view text) const;
 
   struct State;  // tokenizer_state.h, for this folder

@@ -1,7 +1,6 @@
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,8 +81,8 @@ TEST_F(AddedTokenFlags, SingleWordWantsNoWordCharacterBeside) {
   EXPECT_EQ(tokenizer.Encode(kCats),
             Ids({32, 260, 32, 115, 99, 97, 116, 32, 99, 97, 116, 115, 32, 260, 46}));
   EXPECT_EQ(tokenizer.Encode("cat_cat cat-cat écat caté"),
-            Ids({99, 97, 116, 95,  99,  97, 116, 32, 260, 45, 260, 32,
-                 195, 169, 99, 97, 116, 32, 99, 97, 116, 195, 169}));
+            Ids({99,  97,  116, 95, 99,  97, 116, 32, 260, 45,  260, 32,
+                 195, 169, 99,  97, 116, 32, 99,  97, 116, 195, 169}));
 }
 
 TEST(AddedTokens, OfTwoThatBeginAlikeTheLongerIsFound) {
@@ -107,7 +106,8 @@ TEST(AddedTokens, SpecialOnesInQuotedContentStayText) {
 class LlamaBlanks : public ::testing::Test {
  protected:
   static std::vector<Ids> Encode(const json& pre_tokenizer, const json& normalizer = nullptr) {
-    json file = CharacterLevel({"<unk>", "<s>", "</s>", "▁", "h", "i", "▁h", "hi", "▁hi", "a", "▁a"});
+    json file =
+        CharacterLevel({"<unk>", "<s>", "</s>", "▁", "h", "i", "▁h", "hi", "▁hi", "a", "▁a"});
     file["model"]["merges"] = {"h i", "▁ hi", "▁ a"};
     for (int id = 0; id < 3; ++id) {
       const char* names[] = {"<unk>", "<s>", "</s>"};
@@ -123,10 +123,8 @@ class LlamaBlanks : public ::testing::Test {
     return all;
   }
   static json Metaspace(const char* scheme) {
-    return {{"type", "Metaspace"},
-            {"replacement", "▁"},
-            {"prepend_scheme", scheme},
-            {"split", false}};
+    return {
+        {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", false}};
   }
 };
 
@@ -138,7 +136,8 @@ TEST_F(LlamaBlanks, FirstPutsABlankBeforeTheInputOnly) {
 TEST_F(LlamaBlanks, AlwaysAndTheOldSpellingPutOneBeforeEveryPart) {
   const std::vector<Ids> right = {{8}, {8}, {3, 8}, {1, 8}, {1, 8}, {10, 1, 8}, {}};
   EXPECT_EQ(Encode(Metaspace("always")), right);
-  EXPECT_EQ(Encode({{"type", "Metaspace"}, {"replacement", "▁"}, {"add_prefix_space", true}}), right);
+  EXPECT_EQ(Encode({{"type", "Metaspace"}, {"replacement", "▁"}, {"add_prefix_space", true}}),
+            right);
 }
 
 TEST_F(LlamaBlanks, NeverPutsNone) {
@@ -234,8 +233,8 @@ TEST(Threads, EncodeAsOneDoes) {
 class ModelDirectory : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = std::filesystem::temp_directory_path() /
-                 ("tokenizer_test_" + std::to_string(::getpid()));
+    directory_ =
+        std::filesystem::temp_directory_path() / ("tokenizer_test_" + std::to_string(::getpid()));
     std::filesystem::create_directories(directory_);
     Write("tokenizer.json", B0());
   }

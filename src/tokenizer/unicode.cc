@@ -49,8 +49,9 @@ struct ClassTable {
 // The range that holds `c`, or nullptr.
 template <typename Range>
 const Range* FindRange(std::span<const Range> ranges, char32_t c) {
-  const auto after = std::upper_bound(ranges.begin(), ranges.end(), c,
-                                      [](char32_t value, const Range& range) { return value < range.first; });
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), c,
+                       [](char32_t value, const Range& range) { return value < range.first; });
   if (after == ranges.begin()) return nullptr;
   const Range& range = *(after - 1);
   return c <= range.last ? &range : nullptr;

@@ -25,9 +25,9 @@ bool IsNumeric(char32_t c);
 // \w for the single_word flag: letters, marks, decimal numbers, connectors, joiners.
 bool IsWordChar(char32_t c);
 
-// A copy of `text` with equal offsets for a regular expression library that may know Unicode 14 only
-// and counts U+180E among the spaces: characters it would class differently have stand-ins of their
-// category. False, leaving `out` alone, when there are none.
+// A copy of `text` with equal offsets for a regular expression library that may know Unicode 14
+// only and counts U+180E among the spaces: characters it would class differently have stand-ins of
+// their category. False, leaving `out` alone, when there are none.
 bool WithStandIns(std::string_view text, std::string* out);
 // Assigned, or moved to another category, after Unicode 14.
 bool IsNewCharacter(char32_t c);

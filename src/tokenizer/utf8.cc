@@ -7,8 +7,9 @@ namespace haversack {
 
 namespace {
 
-// One step over possibly invalid text: `bytes` is the length of the valid character, or of the maximal
-// ill-formed subsequence; `truncated` that the text ended inside what could still become a character.
+// One step over possibly invalid text: `bytes` is the length of the valid character, or of the
+// maximal ill-formed subsequence; `truncated` that the text ended inside what could still become a
+// character.
 struct Step {
   size_t bytes = 1;
   bool valid = false;

@@ -29,8 +29,8 @@ inline char32_t CharAt(std::string_view text, size_t at, size_t* bytes) {
     return char32_t{p[0] & 0x0Fu} << 12 | char32_t{p[1] & 0x3Fu} << 6 | (p[2] & 0x3Fu);
   }
   *bytes = 4;
-  return char32_t{p[0] & 0x07u} << 18 | char32_t{p[1] & 0x3Fu} << 12 |
-         char32_t{p[2] & 0x3Fu} << 6 | (p[3] & 0x3Fu);
+  return char32_t{p[0] & 0x07u} << 18 | char32_t{p[1] & 0x3Fu} << 12 | char32_t{p[2] & 0x3Fu} << 6 |
+         (p[3] & 0x3Fu);
 }
 
 // Where the character that ends just before `at` (> 0) begins.

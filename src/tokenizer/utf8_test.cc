@@ -13,8 +13,7 @@ TEST(ReplaceInvalid, PutsOneCharacterForEachMaximalSubpart) {
             "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFDA");
   EXPECT_EQ(ReplaceInvalid("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42"),
             "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFDA\uFFFD\uFFFDB");
-  EXPECT_EQ(ReplaceInvalid("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"),
-            "\uFFFD\uFFFD\uFFFD\uFFFDA");
+  EXPECT_EQ(ReplaceInvalid("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), "\uFFFD\uFFFD\uFFFD\uFFFDA");
 }
 
 TEST(ReplaceInvalid, LeavesEveryCodePointAlone) {

@@ -1,8 +1,9 @@
 // Test tool: everything a Tokenizer says about some texts, for comparison with an independent one.
 //   tokenizer_probe MODEL_DIR REQUEST.json
-// REQUEST: a list of texts, each the hexadecimal digits of its bytes. Each gets one JSON line with the ids
-// of Encode ("ids"; "framed" with special tokens added) and of EncodeOrdinary ("ordinary"), the decoded
-// text ("text"; "plain" without special tokens; "streamed" token by token), and SafeCut ("cut").
+// REQUEST: a list of texts, each the hexadecimal digits of its bytes. Each gets one JSON line with
+// the ids of Encode ("ids"; "framed" with special tokens added) and of EncodeOrdinary ("ordinary"),
+// the decoded text ("text"; "plain" without special tokens; "streamed" token by token), and SafeCut
+// ("cut").
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
