@@ -1,11 +1,36 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
 #include "base/error.h"
 
 namespace haversack {
+namespace {
+
+// What Python's json module writes for numbers that JSON cannot hold, where parsing `text` ended
+// inside one at byte `end` (counted from 1); empty elsewhere.
+std::string_view PythonNumber(std::string_view text, size_t end) {
+  for (const std::string_view literal : {"-Infinity", "Infinity", "NaN"}) {
+    const size_t longest = std::min(end, literal.size());
+    for (size_t read = 1; read <= longest; ++read) {
+      if (text.substr(end - read, literal.size()) == literal) return literal;
+    }
+  }
+  return {};
+}
+
+UserError NotJson(const std::string& where, const nlohmann::json::exception& error) {
+  std::string reason = error.what();
+  // Without nlohmann's "[json.exception...]".
+  if (const size_t tag = reason.find("] "); reason.starts_with("[") && tag != std::string::npos) {
+    reason.erase(0, tag + 2);
+  }
+  return UserError(ExitCode::kUsage, "{}: not valid JSON: {}", where, OneLine(reason, 240));
+}
+
+}  // namespace
 
 nlohmann::json ParseJson(std::string_view text, const std::string& where) {
   std::vector<std::set<std::string>> keys;  // of each open object
@@ -22,12 +47,17 @@ nlohmann::json ParseJson(std::string_view text, const std::string& where) {
   };
   try {
     return nlohmann::json::parse(text.begin(), text.end(), refuse_duplicates);
-  } catch (const nlohmann::json::exception& error) {
-    std::string reason = error.what();
-    if (const size_t tag = reason.find("] "); reason.starts_with("[") && tag != std::string::npos) {
-      reason.erase(0, tag + 2);
+  } catch (const nlohmann::json::parse_error& error) {
+    const std::string_view literal = PythonNumber(text, error.byte);
+    if (!literal.empty()) {
+      const std::string_view before = text.substr(0, error.byte);
+      throw UserError(ExitCode::kUsage,
+                      "{}: line {}: {} is not valid JSON; write a number or null in its place",
+                      where, 1 + std::count(before.begin(), before.end(), '\n'), literal);
     }
-    throw UserError(ExitCode::kUsage, "{}: not valid JSON: {}", where, OneLine(reason, 240));
+    throw NotJson(where, error);
+  } catch (const nlohmann::json::exception& error) {
+    throw NotJson(where, error);
   }
 }
 

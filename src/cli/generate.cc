@@ -4,9 +4,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -45,12 +48,12 @@ void CheckSampling(const GenerateOptions& options) {
   }
 }
 
-// Tokens that end a text: generation_config.json's, else config.json's, else the tokenizer's end token.
-// A list that is present but empty ends nothing.
+// Tokens that end a text: generation_config.json's, else config.json's, else the tokenizer's end
+// token. A list that is present but empty ends nothing.
 std::set<int32_t> StopTokens(const Model& model, const Tokenizer& tokenizer) {
   ModelConfig found = model.config;
-  bool given = model.config.json.contains("eos_token_id") &&
-               !model.config.json["eos_token_id"].is_null();
+  bool given =
+      model.config.json.contains("eos_token_id") && !model.config.json["eos_token_id"].is_null();
   const std::string path = model.dir + "/generation_config.json";
   if (std::filesystem::exists(path)) {
     const nlohmann::json json = ParseJson(ReadWholeFile(path), path);
@@ -91,12 +94,50 @@ std::vector<int32_t> EncodePrompt(const GenerateOptions& options, const Model& m
                       tokenizer.Token(id), id, model.config.vocab);
     }
   }
-  if (model.config.learned_positions &&
-      static_cast<int64_t>(ids.size()) > model.config.max_positions) {
-    throw UserError(ExitCode::kUsage, "--prompt has {} tokens, this model's n_positions is {}",
-                    ids.size(), model.config.max_positions);
-  }
   return ids;
+}
+
+// Where a text has to end, prompt included, and the field that says so.
+struct Limit {
+  int64_t tokens;
+  const char* field;
+};
+
+std::optional<Limit> LimitOf(const ModelConfig& config) {
+  if (config.learned_positions) return Limit{config.max_positions, "n_positions"};
+  if (config.sliding_window) return Limit{*config.sliding_window, "sliding_window"};
+  return std::nullopt;
+}
+
+// Ids that may be sampled: rows that pad the embedding mean nothing and have no token.
+std::vector<bool> UsableTokens(const Tokenizer& tokenizer, int64_t vocab) {
+  std::vector<bool> usable(std::min(tokenizer.vocab_size(), vocab));
+  for (size_t id = 0; id < usable.size(); ++id) {
+    usable[id] = !tokenizer.Token(static_cast<int32_t>(id)).empty();
+  }
+  return usable;
+}
+
+// Prints what follows `prompt`, at most `new_tokens` tokens.
+void Continue(Generator& generator, const Tokenizer& tokenizer, const std::vector<bool>& usable,
+              const std::set<int32_t>& stops, const SamplingOptions& sampling,
+              std::vector<int32_t> prompt, int64_t new_tokens) {
+  StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/true);
+  std::vector<int32_t> pending = std::move(prompt);
+  std::vector<float> logits;
+  for (int64_t i = 0; i < new_tokens; ++i) {
+    const std::span<const float> all = generator.Feed(pending);
+    logits.assign(all.begin(), all.begin() + static_cast<int64_t>(usable.size()));
+    for (size_t id = 0; id < usable.size(); ++id) {
+      if (!usable[id]) logits[id] = -std::numeric_limits<float>::infinity();
+    }
+    const int32_t next = SampleToken(logits, sampling, static_cast<uint64_t>(generator.length()));
+    if (stops.contains(next)) break;
+    fmt::print("{}", decoder.Push(next));
+    std::fflush(stdout);
+    pending = {next};
+  }
+  fmt::print("{}\n", decoder.Flush());
 }
 
 }  // namespace
@@ -114,7 +155,8 @@ ExitCode GenerateCommand(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_option("--temperature", options.sampling.temperature, "0: always the most probable token")
       ->capture_default_str();
-  app.add_option("--top-p", options.sampling.top_p, "sample among the tokens that hold this probability")
+  app.add_option("--top-p", options.sampling.top_p,
+                 "sample among the tokens that hold this probability")
       ->capture_default_str();
   app.add_option("--seed", options.sampling.seed)->capture_default_str();
   app.add_option("--threads", options.threads, "compute threads (default: all cores)")
@@ -128,10 +170,20 @@ ExitCode GenerateCommand(int argc, const char* const* argv) {
   const Model sized = OpenModel(options.model, 1, 1, false);
   const std::vector<int32_t> prompt = EncodePrompt(options, sized, tokenizer);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-  int64_t capacity = prompt_tokens + options.max_new_tokens;
-  if (sized.config.learned_positions) capacity = std::min(capacity, sized.config.max_positions);
+  const std::optional<Limit> limit = LimitOf(sized.config);
+  if (limit && prompt_tokens > limit->tokens) {
+    throw UserError(ExitCode::kUsage, "--prompt has {} tokens, this model's {} is {}",
+                    prompt_tokens, limit->field, limit->tokens);
+  }
+  int64_t new_tokens = options.max_new_tokens;
+  if (limit) new_tokens = std::min(new_tokens, limit->tokens - prompt_tokens);
+  const int64_t capacity = prompt_tokens + new_tokens;
   const Model model = OpenModel(options.model, capacity, 1, true);
   for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
+  if (new_tokens < options.max_new_tokens) {
+    fmt::print(stderr, "note: the text ends at this model's {} of {}: at most {} new tokens\n",
+               limit->field, limit->tokens, new_tokens);
+  }
   const std::set<int32_t> stops = StopTokens(model, tokenizer);
 
   Arena arena(model.layout.bytes());
@@ -139,25 +191,8 @@ ExitCode GenerateCommand(int argc, const char* const* argv) {
   state.weights = reinterpret_cast<float*>(arena.Take("weights", model.layout.bytes()));
   LoadWeights(model.graph, model.layout, *model.files, state.weights);
   Generator generator(model.graph, model.layout, state, capacity);
-  StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/true);
-  // Rows that pad the embedding mean nothing and are never sampled.
-  const auto usable = static_cast<size_t>(std::min(tokenizer.vocab_size(), model.config.vocab));
-
-  std::vector<int32_t> pending = prompt;
-  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    const std::span<const float> logits = generator.Feed(pending).first(usable);
-    const int32_t next =
-        SampleToken(logits, options.sampling, static_cast<uint64_t>(generator.length()));
-    if (stops.contains(next)) break;
-    fmt::print("{}", decoder.Push(next));
-    std::fflush(stdout);
-    if (generator.length() == capacity && i + 1 < options.max_new_tokens) {
-      fmt::print(stderr, "\nnote: stopped at the model's n_positions of {}\n", capacity);
-      break;
-    }
-    pending = {next};
-  }
-  fmt::print("{}\n", decoder.Flush());
+  Continue(generator, tokenizer, UsableTokens(tokenizer, model.config.vocab), stops,
+           options.sampling, prompt, new_tokens);
   return ExitCode::kOk;
 }
 

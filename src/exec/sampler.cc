@@ -5,13 +5,29 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "base/random.h"
 
 namespace haversack {
+namespace {
+
+void CheckLogits(std::span<const float> logits, float best) {
+  if (std::isfinite(best) &&
+      std::none_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); })) {
+    return;
+  }
+  throw UserError(
+      ExitCode::kUsage,
+      "the model's logits are not finite numbers: its weights hold NaN or infinity, or are "
+      "too large for f32");
+}
+
+}  // namespace
 
 int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options,
                     uint64_t position) {
   const auto best = std::max_element(logits.begin(), logits.end());
+  CheckLogits(logits, *best);
   if (options.temperature == 0 || options.top_p == 0) {
     return static_cast<int32_t>(best - logits.begin());
   }

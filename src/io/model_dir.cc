@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/random.h"
 #include "base/threads.h"
 
@@ -55,7 +56,52 @@ bool SameContent(const WeightFiles& files, const std::string& a, const std::stri
   return true;
 }
 
-// Tied embeddings with a head of its own in the file: equal is fine, different is two models in one.
+// Remarks on tensors, with what holds of the same tensor in several blocks told once:
+// "tensor model.layers.0.mlp.up_proj.weight is missing (and so in blocks 1, 2)".
+class Remarks {
+ public:
+  // `kind` keeps apart what is said of one tensor in different blocks.
+  void Add(const std::string& name, const std::string& kind, const std::string& text) {
+    // The first component of digits alone is the block's number.
+    size_t begin = 0, end = 0;
+    do {
+      begin = name.find('.', end);
+      end = begin == std::string::npos ? begin : name.find_first_not_of("0123456789", begin + 1);
+    } while (end != std::string::npos && (end == begin + 1 || name[end] != '.'));
+    std::string key = name, block;
+    if (end != std::string::npos) {
+      key.erase(begin + 1, end - begin - 1);
+      block = name.substr(begin + 1, end - begin - 1);
+    }
+    const auto [place, added] = index_.emplace(kind + " " + key, groups_.size());
+    if (added) {
+      groups_.push_back({.first = text, .others = ""});
+    } else {
+      groups_[place->second].others += ", " + block;
+    }
+  }
+
+  bool empty() const { return groups_.empty(); }
+
+  std::string Text() const {
+    std::string text;
+    for (const Group& group : groups_) {
+      text += (text.empty() ? "" : "; ") + group.first;
+      if (!group.others.empty()) text += " (and so in blocks " + group.others.substr(2) + ")";
+    }
+    return text;
+  }
+
+ private:
+  struct Group {
+    std::string first, others;
+  };
+  std::vector<Group> groups_;
+  std::map<std::string, size_t> index_;
+};
+
+// Tied embeddings with a head of its own in the file: equal is fine, different is two models in
+// one.
 void CheckTiedHead(const Graph& graph, const ModelConfig& config, const WeightFiles& files) {
   const std::string& embedding = graph.params[0].sources[0].name;
   if (!config.tied_embeddings || !files.Has("lm_head.weight")) return;
@@ -72,39 +118,42 @@ void CheckTiedHead(const Graph& graph, const ModelConfig& config, const WeightFi
 std::vector<std::string> CheckWeights(const Graph& graph, const ModelConfig& config,
                                       const WeightFiles& files) {
   std::set<std::string> used;
-  std::vector<std::string> faults;
+  Remarks faults;
   for (const Param& param : graph.params) {
     for (const TensorSource& source : param.sources) {
       const std::optional<std::string> name = FindTensor(files, source.name);
       if (!name) {
-        faults.push_back(fmt::format("tensor {} is missing", source.name));
+        faults.Add(source.name, "missing", fmt::format("tensor {} is missing", source.name));
         continue;
       }
       used.insert(*name);
       const TensorInfo& info = files.Info(*name);
       if (info.shape != StoredShape(param, source)) {
-        faults.push_back(fmt::format("{}: tensor {} has shape {}, config.json asks for {}",
-                                     files.FileOf(*name), *name, ShapeText(info.shape),
-                                     ShapeText(StoredShape(param, source))));
+        faults.Add(
+            *name, ShapeText(info.shape),
+            fmt::format("{}: tensor {} has shape {}, config.json asks for {}", files.FileOf(*name),
+                        *name, ShapeText(info.shape), ShapeText(StoredShape(param, source))));
       } else if (StoredTypeOf(info.dtype) == StoredType::kOther) {
-        faults.push_back(fmt::format("{}: tensor {} has type {}; supported are F32, F16, BF16",
-                                     files.FileOf(*name), *name, info.dtype));
+        faults.Add(*name, info.dtype,
+                   fmt::format("{}: tensor {} has type {}; supported are F32, F16, BF16",
+                               files.FileOf(*name), *name, info.dtype));
       }
     }
   }
   if (!faults.empty()) {
-    throw UserError(ExitCode::kUsage, "the weights do not fit config.json: {}{}", faults[0],
-                    faults.size() == 1 ? "" : fmt::format(" (and {} more)", faults.size() - 1));
+    throw UserError(ExitCode::kUsage, "{}: the weights do not fit config.json: {}", files.dir(),
+                    faults.Text());
   }
   CheckTiedHead(graph, config, files);
   std::vector<std::string> notes = files.notes();
-  std::string extra;
+  Remarks extra;
   for (const std::string& name : files.names()) {
     if (used.contains(name) || IsKnownBuffer(name)) continue;
     if (config.tied_embeddings && name == "lm_head.weight") continue;
-    extra += (extra.empty() ? "" : ", ") + name;
+    extra.Add(name, "", OneLine(name));
   }
-  if (!extra.empty()) notes.push_back("tensors that this model does not use are ignored: " + extra);
+  if (!extra.empty())
+    notes.push_back("tensors that this model does not use are ignored: " + extra.Text());
   return notes;
 }
 
@@ -196,10 +245,15 @@ std::string ConfigText(const ModelConfig& config, const std::string& dtype) {
 }
 
 // What makes a directory usable beside the weights; whatever of it the source has.
-constexpr const char* kCompanions[] = {
-    "tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
-    "generation_config.json", "added_tokens.json",     "chat_template.jinja",
-    "vocab.json",             "merges.txt",            "tokenizer.model"};
+constexpr const char* kCompanions[] = {"tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "special_tokens_map.json",
+                                       "generation_config.json",
+                                       "added_tokens.json",
+                                       "chat_template.jinja",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "tokenizer.model"};
 
 }  // namespace
 

@@ -12,9 +12,9 @@
 
 namespace haversack {
 
-// Checks that `files` hold every tensor of the graph with its shape, before anything is read. Throws
-// UserError (exit 2) naming the first missing or misshapen tensor and how many more there are. Returns
-// notes on tensors that the model has no use for.
+// Checks that `files` hold every tensor of the graph with its shape, before anything is read.
+// Throws UserError (exit 2) naming every missing or misshapen tensor. Returns notes on tensors that
+// the model has no use for.
 std::vector<std::string> CheckWeights(const Graph& graph, const ModelConfig& config,
                                       const WeightFiles& files);
 
@@ -28,9 +28,10 @@ void InitWeights(const Graph& graph, const ParamLayout& layout, uint64_t seed, f
 // Bytes that ExportModel writes.
 int64_t ExportBytes(const Graph& graph, const std::string& dtype);
 
-// Writes a model directory that transformers loads: config.json, model.safetensors in `dtype` ("F32",
-// "BF16", "F16"), and the tokenizer files of `source_dir`. Written beside `out_dir` and renamed over it
-// when whole, so that nothing of an older export remains and nothing half-written is ever there.
+// Writes a model directory that transformers loads: config.json, model.safetensors in `dtype`
+// ("F32", "BF16", "F16"), and the tokenizer files of `source_dir`. Written beside `out_dir` and
+// renamed over it when whole, so that nothing of an older export remains and nothing half-written
+// is ever there.
 void ExportModel(const Graph& graph, const ParamLayout& layout, const ModelConfig& config,
                  const float* weights, const std::string& source_dir, const std::string& dtype,
                  const std::string& out_dir);

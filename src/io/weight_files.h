@@ -28,6 +28,7 @@ class WeightFiles {
   // Elements [begin, end) of the flat storage, as f32.
   void ReadRangeAsF32(const std::string& name, int64_t begin, int64_t end, float* out) const;
 
+  const std::string& dir() const { return model_dir_; }
   // Sorted.
   std::vector<std::string> names() const;
   // One line each, for the user to see.

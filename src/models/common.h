@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,22 @@
 
 namespace haversack {
 
+// What a family takes for a field that its config.json leaves out (transformers' configuration
+// classes).
+struct DecoderDefaults {
+  std::optional<int64_t> kv_heads = {};  // none: as many as query heads
+  std::optional<int64_t> head_dim = {};  // none: hidden_size / num_attention_heads
+  int64_t max_positions = 2048;
+};
+
 // The fields of a Llama-like config.json: sizes, heads, norms, rope, special tokens.
-ModelConfig ParseDecoderConfig(const JsonFields& fields);
-// "silu", "gelu_new" and their other spellings; refuses the rest by name.
+ModelConfig ParseDecoderConfig(const JsonFields& fields, const DecoderDefaults& defaults);
+// Qwen's `use_sliding_window`, `sliding_window`, `max_window_layers` and `layer_types`: the window,
+// if any of the `layers` has one.
+std::optional<int64_t> ParseWindow(const JsonFields& fields, int64_t layers);
+// "silu", "gelu_new" and their other spellings; what is not among `supported` is refused by name.
 Activation ParseActivation(const JsonFields& fields, const std::string& key,
-                           const std::string& fallback);
+                           const std::string& fallback, const std::vector<Activation>& supported);
 // `eos_token_id` (a number, a list, or null), `bos_token_id`, `pad_token_id`.
 void ParseSpecialTokens(const JsonFields& fields, ModelConfig& config);
 // Throws UserError unless `heads` are consistent: q_heads a multiple of kv_heads, an even head_dim.

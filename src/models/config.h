@@ -40,12 +40,13 @@ struct ModelConfig {
   std::vector<int32_t> eos_ids;
   std::optional<int32_t> bos_id, pad_id;
   std::vector<std::string> warnings;
-  nlohmann::json json;  // the whole file, for export
+  nlohmann::json
+      json;  // the whole file, for export, with `model_type` and `architectures` filled in
 };
 
 // What a run adds to the configuration.
 struct BuildOptions {
-  int64_t positions = 0;  // rows of the rotary table: the longest sequence
+  int64_t positions = 0;     // rows of the rotary table: the longest sequence
   int64_t loss_chunk = 256;  // tokens whose logits exist at once
 };
 
@@ -53,18 +54,19 @@ struct BuildOptions {
 struct ModelFamily {
   std::string_view model_type;
   std::string_view architecture;
+  std::string_view base_architecture;  // without the head; the weights' names may lack its prefix
   ModelConfig (*parse)(const JsonFields& fields);
   Graph (*build)(const ModelConfig& config, const BuildOptions& options);
 };
 
 const std::vector<ModelFamily>& ModelFamilies();
 
-// Reads `where` (a config.json's path, for messages). Throws UserError (exit 2) naming the field: an
-// unknown architecture, activation or rope type is refused with the list of what is supported.
+// Reads `where` (a config.json's path, for messages). Throws UserError (exit 2) naming the field:
+// an unknown architecture, activation or rope type is refused with the list of what is supported.
 ModelConfig ParseModelConfig(const nlohmann::json& json, const std::string& where);
 
-// Throws UserError (exit 2) when sequences of `seq` tokens need what this model does not have: learned
-// positions past the last, or a sliding window that would matter. Returns warnings.
+// Throws UserError (exit 2) when sequences of `seq` tokens need what this model does not have:
+// learned positions past the last, or a sliding window that would matter. Returns warnings.
 std::vector<std::string> CheckSequenceLength(const ModelConfig& config, int64_t seq);
 
 Graph BuildGraph(const ModelConfig& config, const BuildOptions& options);

@@ -31,20 +31,16 @@ ModelConfig Parse(const JsonFields& fields) {
                     fields.where(), config.hidden, config.q_heads);
   }
   config.head_dim = config.hidden / config.q_heads;
-  config.activation = ParseActivation(fields, "activation_function", "gelu_new");
-  if (config.activation == Activation::kSilu) {
-    throw UserError(ExitCode::kUsage,
-                    "{}: activation_function 'silu' is not supported for this family; supported "
-                    "are gelu, gelu_new, gelu_pytorch_tanh",
-                    fields.where());
-  }
+  config.activation = ParseActivation(fields, "activation_function", "gelu_new",
+                                      {Activation::kGeluTanh, Activation::kGeluErf});
   config.norm_epsilon = static_cast<float>(fields.Get<double>("layer_norm_epsilon", 1e-5));
   config.tied_embeddings = fields.Get<bool>("tie_word_embeddings", true);
   config.initializer_range = fields.Get<double>("initializer_range", 0.02);
   config.qkv_bias = config.output_bias = config.ffn_bias = true;
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
     if (fields.Get<bool>(key, false)) {
-      throw UserError(ExitCode::kUsage, "{}: field '{}' true is not supported", fields.where(), key);
+      throw UserError(ExitCode::kUsage, "{}: field '{}' true is not supported", fields.where(),
+                      key);
     }
   }
   if (!fields.Get<bool>("scale_attn_weights", true)) {
@@ -53,8 +49,8 @@ ModelConfig Parse(const JsonFields& fields) {
   }
   for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
     if (fields.Get<double>(key, 0.0) > 0 && config.warnings.empty()) {
-      config.warnings.push_back(
-          fmt::format("{}: dropout ({} and the like) is not applied in training", fields.where(), key));
+      config.warnings.push_back(fmt::format(
+          "{}: dropout ({} and the like) is not applied in training", fields.where(), key));
     }
   }
   ParseSpecialTokens(fields, config);
@@ -69,9 +65,9 @@ class Gpt2Decoder {
   Graph Build() {
     const int64_t hidden = config_.hidden;
     const auto std = static_cast<float>(config_.initializer_range);
-    const ParamId table = AddMatrix(
-        builder_, "embedding", config_.vocab, hidden,
-        {{.name = "transformer.wte.weight", .row_begin = 0, .rows = config_.vocab}}, std);
+    const ParamId table =
+        AddMatrix(builder_, "embedding", config_.vocab, hidden,
+                  {{.name = "transformer.wte.weight", .row_begin = 0, .rows = config_.vocab}}, std);
     const ParamId positions = AddMatrix(
         builder_, "positions", config_.max_positions, hidden,
         {{.name = "transformer.wpe.weight", .row_begin = 0, .rows = config_.max_positions}}, std);
@@ -104,21 +100,23 @@ class Gpt2Decoder {
     const int64_t hidden = config_.hidden;
     const ParamId weight =
         AddVector(builder_, name, hidden, ParamInit::kOnes, {{tensor + ".weight", hidden}});
-    const ParamId bias =
-        AddVector(builder_, name + "_bias", hidden, ParamInit::kZeros, {{tensor + ".bias", hidden}});
+    const ParamId bias = AddVector(builder_, name + "_bias", hidden, ParamInit::kZeros,
+                                   {{tensor + ".bias", hidden}});
     return builder_.Apply(std::make_shared<LayerNorm>(hidden, config_.norm_epsilon), name, layer,
                           {x}, {weight, bias}, {"mean", "rstd"})[0];
   }
 
-  // A Conv1D's weight and bias. Projections back into the residual stream start smaller (GPT-2 report).
+  // A Conv1D's weight and bias. Projections back into the residual stream start smaller (GPT-2
+  // report).
   std::vector<ParamId> Conv1d(const std::string& name, const std::string& tensor, int64_t in,
                               int64_t out, bool into_residual) {
     double std = config_.initializer_range;
     if (into_residual) std /= std::sqrt(2.0 * static_cast<double>(config_.layers));
-    return {AddMatrix(builder_, name, out, in,
-                      {{.name = tensor + ".weight", .row_begin = 0, .rows = out, .transposed = true}},
-                      static_cast<float>(std)),
-            AddVector(builder_, name + "_bias", out, ParamInit::kZeros, {{tensor + ".bias", out}})};
+    return {
+        AddMatrix(builder_, name, out, in,
+                  {{.name = tensor + ".weight", .row_begin = 0, .rows = out, .transposed = true}},
+                  static_cast<float>(std)),
+        AddVector(builder_, name + "_bias", out, ParamInit::kZeros, {{tensor + ".bias", out}})};
   }
 
   ValueId SelfAttention(int layer, ValueId x) {
@@ -131,14 +129,14 @@ class Gpt2Decoder {
         {norm},
         Conv1d(Name(layer, "qkv"), Tensor(layer, "attn.c_attn"), hidden, 3 * hidden, false))[0];
     const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
-    const ValueId out = builder_.Apply(
-        std::make_shared<Attention>(config_.q_heads, config_.kv_heads, config_.head_dim, scale,
-                                    false),
-        Name(layer, "attn_out"), layer, {qkv}, {}, {"lse"})[0];
-    return builder_.Apply(std::make_shared<ResidualLinear>(hidden, hidden, true),
-                          Name(layer, "x_mid"), layer, {out, x},
-                          Conv1d(Name(layer, "attn_proj"), Tensor(layer, "attn.c_proj"), hidden,
-                                 hidden, true))[0];
+    const ValueId out =
+        builder_.Apply(std::make_shared<Attention>(config_.q_heads, config_.kv_heads,
+                                                   config_.head_dim, scale, false),
+                       Name(layer, "attn_out"), layer, {qkv}, {}, {"lse"})[0];
+    return builder_.Apply(
+        std::make_shared<ResidualLinear>(hidden, hidden, true), Name(layer, "x_mid"), layer,
+        {out, x},
+        Conv1d(Name(layer, "attn_proj"), Tensor(layer, "attn.c_proj"), hidden, hidden, true))[0];
   }
 
   ValueId FeedForward(int layer, ValueId x_mid) {
@@ -170,6 +168,7 @@ Graph Build(const ModelConfig& config, const BuildOptions& options) {
 
 const ModelFamily kGpt2 = {.model_type = "gpt2",
                            .architecture = "GPT2LMHeadModel",
+                           .base_architecture = "GPT2Model",
                            .parse = Parse,
                            .build = Build};
 

@@ -5,7 +5,7 @@ namespace haversack {
 namespace {
 
 ModelConfig Parse(const JsonFields& fields) {
-  ModelConfig config = ParseDecoderConfig(fields);
+  ModelConfig config = ParseDecoderConfig(fields, {});
   config.qkv_bias = config.output_bias = fields.Get<bool>("attention_bias", false);
   config.ffn_bias = fields.Get<bool>("mlp_bias", false);
   return config;
@@ -15,6 +15,7 @@ ModelConfig Parse(const JsonFields& fields) {
 
 const ModelFamily kLlama = {.model_type = "llama",
                             .architecture = "LlamaForCausalLM",
+                            .base_architecture = "LlamaModel",
                             .parse = Parse,
                             .build = BuildRotaryDecoder};
 

@@ -5,11 +5,9 @@ namespace haversack {
 namespace {
 
 ModelConfig Parse(const JsonFields& fields) {
-  ModelConfig config = ParseDecoderConfig(fields);
+  ModelConfig config = ParseDecoderConfig(fields, {.kv_heads = 32, .max_positions = 32768});
   config.qkv_bias = true;
-  if (fields.Get<bool>("use_sliding_window", false)) {
-    config.sliding_window = fields.Size("sliding_window", 4096);
-  }
+  config.sliding_window = ParseWindow(fields, config.layers);
   return config;
 }
 
@@ -17,6 +15,7 @@ ModelConfig Parse(const JsonFields& fields) {
 
 const ModelFamily kQwen2 = {.model_type = "qwen2",
                             .architecture = "Qwen2ForCausalLM",
+                            .base_architecture = "Qwen2Model",
                             .parse = Parse,
                             .build = BuildRotaryDecoder};
 

@@ -5,13 +5,11 @@ namespace haversack {
 namespace {
 
 ModelConfig Parse(const JsonFields& fields) {
-  ModelConfig config = ParseDecoderConfig(fields);
-  if (!fields.Has("head_dim")) config.head_dim = 128;  // transformers' default for this family
+  ModelConfig config =
+      ParseDecoderConfig(fields, {.kv_heads = 32, .head_dim = 128, .max_positions = 32768});
   config.qk_norm = true;
   config.qkv_bias = config.output_bias = fields.Get<bool>("attention_bias", false);
-  if (fields.Get<bool>("use_sliding_window", false)) {
-    config.sliding_window = fields.Size("sliding_window", 4096);
-  }
+  config.sliding_window = ParseWindow(fields, config.layers);
   return config;
 }
 
@@ -19,6 +17,7 @@ ModelConfig Parse(const JsonFields& fields) {
 
 const ModelFamily kQwen3 = {.model_type = "qwen3",
                             .architecture = "Qwen3ForCausalLM",
+                            .base_architecture = "Qwen3Model",
                             .parse = Parse,
                             .build = BuildRotaryDecoder};
 

@@ -31,10 +31,9 @@ class RotaryDecoder {
       x = FeedForward(layer, SelfAttention(layer, x));
     }
     x = Norm("final_norm", -1, x, "model.norm.weight");
-    const ParamId head =
-        config_.tied_embeddings
-            ? table
-            : Matrix("lm_head", config_.vocab, config_.hidden, {{"lm_head.weight", config_.vocab}});
+    const ParamId head = config_.tied_embeddings ? table
+                                                 : Matrix("lm_head", config_.vocab, config_.hidden,
+                                                          {{"lm_head.weight", config_.vocab}});
     builder_.Apply(std::make_shared<LmLoss>(config_.hidden, config_.vocab, options_.loss_chunk),
                    "lm_loss", -1, {x}, {head});
     return std::move(builder_).Build();
@@ -74,11 +73,10 @@ class RotaryDecoder {
     const int64_t kv = config_.kv_heads * dim;
     const ValueId norm =
         Norm(Name(layer, "attn_norm"), layer, x, Tensor(layer, "input_layernorm.weight"));
-    std::vector<ParamId> params = {
-        Matrix(Name(layer, "qkv"), q + 2 * kv, config_.hidden,
-               {{Tensor(layer, "self_attn.q_proj.weight"), q},
-                {Tensor(layer, "self_attn.k_proj.weight"), kv},
-                {Tensor(layer, "self_attn.v_proj.weight"), kv}})};
+    std::vector<ParamId> params = {Matrix(Name(layer, "qkv"), q + 2 * kv, config_.hidden,
+                                          {{Tensor(layer, "self_attn.q_proj.weight"), q},
+                                           {Tensor(layer, "self_attn.k_proj.weight"), kv},
+                                           {Tensor(layer, "self_attn.v_proj.weight"), kv}})};
     if (config_.qkv_bias) {
       params.push_back(AddVector(builder_, Name(layer, "qkv_bias"), q + 2 * kv, ParamInit::kZeros,
                                  {{Tensor(layer, "self_attn.q_proj.bias"), q},
@@ -86,27 +84,26 @@ class RotaryDecoder {
                                   {Tensor(layer, "self_attn.v_proj.bias"), kv}}));
     }
     const QkvProjection::Heads heads = {.q = config_.q_heads, .kv = config_.kv_heads, .dim = dim};
-    const ValueId qkv = builder_.Apply(
-        std::make_shared<QkvProjection>(config_.hidden, heads, config_.qkv_bias,
-                                        config_.qk_norm ? nullptr : rope_),
-        Name(layer, "qkv"), layer, {norm}, params)[0];
+    const ValueId qkv =
+        builder_.Apply(std::make_shared<QkvProjection>(config_.hidden, heads, config_.qkv_bias,
+                                                       config_.qk_norm ? nullptr : rope_),
+                       Name(layer, "qkv"), layer, {norm}, params)[0];
     std::vector<ValueId> inputs = {qkv};
     if (config_.qk_norm) inputs.push_back(QueryKeyNorm(layer, qkv));
     const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
     const ValueId out = builder_.Apply(
         std::make_shared<Attention>(config_.q_heads, config_.kv_heads, dim, scale, config_.qk_norm),
         Name(layer, "attn_out"), layer, inputs, {}, {"lse"})[0];
-    std::vector<ParamId> output = {Matrix(Name(layer, "attn_proj"), config_.hidden, q,
-                                          {{Tensor(layer, "self_attn.o_proj.weight"),
-                                            config_.hidden}})};
+    std::vector<ParamId> output = {
+        Matrix(Name(layer, "attn_proj"), config_.hidden, q,
+               {{Tensor(layer, "self_attn.o_proj.weight"), config_.hidden}})};
     if (config_.output_bias) {
       output.push_back(AddVector(builder_, Name(layer, "attn_proj_bias"), config_.hidden,
                                  ParamInit::kZeros,
                                  {{Tensor(layer, "self_attn.o_proj.bias"), config_.hidden}}));
     }
-    return builder_.Apply(
-        std::make_shared<ResidualLinear>(q, config_.hidden, config_.output_bias),
-        Name(layer, "x_mid"), layer, {out, x}, output)[0];
+    return builder_.Apply(std::make_shared<ResidualLinear>(q, config_.hidden, config_.output_bias),
+                          Name(layer, "x_mid"), layer, {out, x}, output)[0];
   }
 
   ValueId QueryKeyNorm(int layer, ValueId qkv) {
@@ -128,9 +125,9 @@ class RotaryDecoder {
                                           {{Tensor(layer, "mlp.gate_proj.weight"), ffn},
                                            {Tensor(layer, "mlp.up_proj.weight"), ffn}})};
     if (config_.ffn_bias) {
-      params.push_back(AddVector(builder_, Name(layer, "gate_up_bias"), 2 * ffn, ParamInit::kZeros,
-                                 {{Tensor(layer, "mlp.gate_proj.bias"), ffn},
-                                  {Tensor(layer, "mlp.up_proj.bias"), ffn}}));
+      params.push_back(AddVector(
+          builder_, Name(layer, "gate_up_bias"), 2 * ffn, ParamInit::kZeros,
+          {{Tensor(layer, "mlp.gate_proj.bias"), ffn}, {Tensor(layer, "mlp.up_proj.bias"), ffn}}));
     }
     const ValueId gate_up =
         builder_.Apply(std::make_shared<Linear>(config_.hidden, 2 * ffn, config_.ffn_bias),

@@ -12,6 +12,7 @@ namespace haversack {
 // Positions divided by a factor.
 struct LinearRopeScaling {
   double factor = 1;
+  bool operator==(const LinearRopeScaling&) const = default;
 };
 
 // Llama 3.1's frequency-dependent scaling (transformers, modeling_rope_utils: "llama3").
@@ -20,6 +21,7 @@ struct Llama3RopeScaling {
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   double original_max_positions = 8192;
+  bool operator==(const Llama3RopeScaling&) const = default;
 };
 
 using RopeScaling = std::variant<std::monostate, LinearRopeScaling, Llama3RopeScaling>;
