@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "base/bytes.h"
@@ -67,6 +69,14 @@ File File::Create(const std::string& path) {
   return file;
 }
 
+File File::Update(const std::string& path) {
+  File file;
+  file.path_ = path;
+  file.descriptor_ = OpenRetrying(path, O_RDWR | O_CREAT);
+  if (file.descriptor_ < 0) throw FileError("write", path, errno);
+  return file;
+}
+
 uint64_t File::Size() const {
   struct stat stat;
   if (::fstat(descriptor_, &stat) != 0) throw FileError("read the size of", path_, errno);
@@ -97,12 +107,26 @@ void File::ReadAt(void* out, uint64_t count, uint64_t offset) const {
 void File::WriteAt(const void* data, uint64_t count, uint64_t offset) {
   uint64_t done = 0;
   while (done < count) {
-    const ssize_t put = ::pwrite(descriptor_, static_cast<const char*>(data) + done,
-                                 std::min(count - done, kLargestCall), offset + done);
+    const char* from = static_cast<const char*>(data) + done;
+    const uint64_t some = std::min(count - done, kLargestCall);
+    ssize_t put = ::pwrite(descriptor_, from, some, offset + done);
+    if (put < 0 && errno == ESPIPE) put = ::write(descriptor_, from, some);
     if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && (errno == ENOSPC || errno == EDQUOT)) {
+      const int error_number = errno;
+      throw FileError("write " + FormatBytes(count - done) + " to", path_, error_number);
+    }
     if (put < 0) throw FileError("write", path_, errno);
     done += static_cast<uint64_t>(put);
   }
+}
+
+void File::Truncate(uint64_t size) {
+  int result;
+  do {
+    result = ::ftruncate(descriptor_, static_cast<off_t>(size));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EINVAL) throw FileError("cut", path_, errno);
 }
 
 void File::Reserve(uint64_t size) {
@@ -141,6 +165,25 @@ std::string ReadWholeFile(const std::string& path, uint64_t limit) {
   std::string text(size, '\0');
   file.ReadAt(text.data(), size, 0);
   return text;
+}
+
+void WriteWholeFile(const std::string& path, const std::string& text) {
+  File file = File::Create(path);
+  file.WriteAt(text.data(), text.size(), 0);
+  file.Sync();
+  file.Close();
+}
+
+void ReplaceFile(const std::string& path, const std::string& text) {
+  const std::string fresh = path + ".writing";
+  try {
+    WriteWholeFile(fresh, text);
+  } catch (...) {
+    std::remove(fresh.c_str());
+    throw;
+  }
+  if (std::rename(fresh.c_str(), path.c_str()) != 0) throw FileError("replace", path, errno);
+  SyncFolder(std::filesystem::path(path).parent_path().string());
 }
 
 void SyncFolder(const std::string& folder) {

@@ -50,6 +50,11 @@ ExitCode Dispatch(int argc, const char* const* argv) {
                   name);
 }
 
+// fmt::print throws where standard error is closed or full, and the exit code would be lost.
+void Complain(const std::string& message) {
+  std::fputs(("haversack: " + message + "\n").c_str(), stderr);
+}
+
 }  // namespace
 
 std::span<const Command> Commands() { return kCommands; }
@@ -60,13 +65,13 @@ ExitCode Main(int argc, const char* const* argv) {
     if (std::fflush(stdout) != 0) throw FileError("write", "standard output", errno);
     return code;
   } catch (const UserError& error) {
-    fmt::print(stderr, "haversack: {}\n", error.what());
+    Complain(error.what());
     return error.code();
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "haversack: the system refused memory; close other programs or lower --memory\n");
+    Complain("the system refused memory; close other programs or lower --memory");
     return ExitCode::kBudget;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "haversack: bug: {}; please report it with the command line\n", error.what());
+    Complain(fmt::format("bug: {}; please report it with the command line", error.what()));
     return ExitCode::kBug;
   }
 }

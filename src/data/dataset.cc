@@ -50,7 +50,7 @@ Dataset Dataset::Open(const DataOptions& options, const Encoder& encoder) {
         0);  // the batches' memory goes back to the system: the budget counts resident bytes
   };
   TokenStore store =
-      OpenOrBuildStore(key, {options.cache_folder, options.fallback_folder, options.log}, build);
+      OpenOrBuildStore(key, {options.cache_folder, options.fallback_folder, options.log, options.poll}, build);
   Dataset dataset(std::move(store), options, std::move(files));
   if (dataset.targets() == 0 || dataset.sequences() == 0) {
     const StoreInfo& info = dataset.store_.info();

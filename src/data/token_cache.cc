@@ -1,43 +1,36 @@
 #include "data/token_cache.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
 #include "base/error.h"
+#include "base/file_lock.h"
 
 namespace haversack {
 namespace {
 
 namespace fs = std::filesystem;
 
-// An exclusive lock on a file, held until destruction or the end of the process.
-class FileLock {
- public:
-  // errno of what failed, or 0. Waits for other holders; `on_wait` is called once before waiting.
-  int Acquire(const std::string& path, const std::function<void()>& on_wait) {
-    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) return errno;
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return 0;
-    if (errno != EWOULDBLOCK) return errno;
-    on_wait();
-    while (::flock(descriptor_, LOCK_EX) != 0) {
-      if (errno != EINTR) return errno;
-    }
-    return 0;
-  }
-  ~FileLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
+constexpr std::chrono::milliseconds kLockInterval(50);
 
- private:
-  int descriptor_ = -1;
-};
+// Waits for other holders. errno of what failed, or 0.
+int Acquire(FileLock& lock, const std::string& path, const TokenCacheOptions& options) {
+  int result = lock.TryAcquire(path);
+  if (result == EWOULDBLOCK && options.log) {
+    options.log("waiting for another process that tokenises the same data");
+  }
+  for (; result == EWOULDBLOCK; result = lock.TryAcquire(path)) {
+    if (options.poll) options.poll();
+    std::this_thread::sleep_for(kLockInterval);
+  }
+  return result;
+}
 
 // Removes the folder unless told to keep it.
 class FolderGuard {
@@ -111,11 +104,7 @@ TokenStore OpenOrBuildStore(const std::string& key, const TokenCacheOptions& opt
     fs::create_directories(cache, error);
     FileLock lock;
     int failed = error ? error.value() : 0;
-    if (failed == 0) {
-      failed = lock.Acquire(folder + ".lock", [&] {
-        Log(options, "waiting for another process that tokenises the same data");
-      });
-    }
+    if (failed == 0) failed = Acquire(lock, folder + ".lock", options);
     if (failed == 0) {
       std::string damage;
       if (auto store = OpenIfIntact(folder, key, &damage)) return std::move(*store);

@@ -15,6 +15,7 @@ struct TokenCacheOptions {
   std::string
       fallback_folder;  // where the tokens go, for this run only, if the cache cannot be used
   std::function<void(const std::string&)> log;
+  std::function<void()> poll = {};  // called now and then while waiting; may throw to stop
 };
 
 // The store of `key`: from the cache, or built by build(folder), which must leave a finished store

@@ -43,7 +43,11 @@ void CostProfile::Save(const std::string& path) const {
   {
     std::ofstream file(fresh);
     file << nlohmann::json(seconds_).dump(1) << '\n';
-    if (!file) return;
+    file.close();
+    if (!file) {  // a full disk: the costs are measured again next time
+      std::filesystem::remove(fresh, ignored);
+      return;
+    }
   }
   std::filesystem::rename(fresh, path, ignored);
 }

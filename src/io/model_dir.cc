@@ -1,6 +1,7 @@
 #include "io/model_dir.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -14,6 +15,8 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "base/threads.h"
+#include "io/float_convert.h"
+#include "kernels/adamw.h"
 
 namespace haversack {
 namespace {
@@ -113,6 +116,16 @@ void CheckTiedHead(const Graph& graph, const ModelConfig& config, const WeightFi
                   files.FileOf("lm_head.weight"), *found);
 }
 
+// Nothing can be learned from, nor said by, a model that holds NaN or infinity.
+void CheckFinite(const WeightFiles& files, const std::string& name, const float* values,
+                 int64_t count) {
+  if (std::isfinite(SquaredNorm(values, count))) return;
+  throw UserError(ExitCode::kUsage,
+                  "{}: tensor {} holds numbers that are not finite (NaN or infinity): the model is "
+                  "broken; fetch it again, or take one from before it diverged",
+                  files.FileOf(name), name);
+}
+
 }  // namespace
 
 std::vector<std::string> CheckWeights(const Graph& graph, const ModelConfig& config,
@@ -167,12 +180,14 @@ void LoadWeights(const Graph& graph, const ParamLayout& layout, const WeightFile
       float* out = weights + layout.offset[p] + source.row_begin * param.cols;
       if (!source.transposed) {
         files.ReadAsF32(name, out);
+        CheckFinite(files, name, out, source.rows * param.cols);
         continue;
       }
       // Stored [cols, rows]: one stored row becomes one column.
       piece.resize(source.rows);
       for (int64_t c = 0; c < param.cols; ++c) {
         files.ReadRangeAsF32(name, c * source.rows, (c + 1) * source.rows, piece.data());
+        CheckFinite(files, name, piece.data(), source.rows);
         for (int64_t r = 0; r < source.rows; ++r) out[r * param.cols + c] = piece[r];
       }
     }
@@ -195,11 +210,51 @@ void InitWeights(const Graph& graph, const ParamLayout& layout, uint64_t seed, f
   }
 }
 
-int64_t ExportBytes(const Graph& graph, const std::string& dtype) {
-  return graph.parameter_count() * static_cast<int64_t>(ElementBytes(StoredTypeOf(dtype)));
+namespace {
+
+// What makes a directory usable beside the weights; whatever of it the source has.
+constexpr const char* kCompanions[] = {
+    "tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
+    "generation_config.json", "added_tokens.json",     "chat_template.jinja",
+    "vocab.json",             "merges.txt",            "tokenizer.model"};
+
+// The largest magnitude, or NaN where one is among the values.
+float LargestMagnitude(const float* values, int64_t count) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float magnitude = std::fabs(values[i]);
+    if (!(magnitude <= largest)) largest = magnitude;
+    if (std::isnan(largest)) break;
+  }
+  return largest;
 }
 
-namespace {
+float Rounded(float value, StoredType type) {
+  if (type == StoredType::kF16) return F32FromF16(F16FromF32(value));
+  if (type == StoredType::kBF16) return F32FromBf16(Bf16FromF32(value));
+  return value;
+}
+
+// A model that holds NaN or infinity, or would after rounding, is never exported.
+void CheckExportable(const Graph& graph, const ParamLayout& layout, const float* weights,
+                     const std::string& dtype) {
+  for (size_t p = 0; p < graph.params.size(); ++p) {
+    const Param& param = graph.params[p];
+    const float largest = LargestMagnitude(weights + layout.offset[p], param.count());
+    if (!std::isfinite(largest)) {
+      throw UserError(ExitCode::kDiverged,
+                      "training diverged: tensor {} holds numbers that are not finite; nothing was "
+                      "exported; lower --lr or lengthen --warmup",
+                      param.name);
+    }
+    if (!std::isfinite(Rounded(largest, StoredTypeOf(dtype)))) {
+      throw UserError(ExitCode::kUsage,
+                      "tensor {} holds {:g}, more than {} can; nothing was exported; pass --resume "
+                      "with another --export-dtype",
+                      param.name, largest, dtype);
+    }
+  }
+}
 
 void WriteWeights(const Graph& graph, const ParamLayout& layout, const float* weights,
                   const std::string& dtype, const std::string& path) {
@@ -229,12 +284,6 @@ void WriteWeights(const Graph& graph, const ParamLayout& layout, const float* we
   writer.Finish();
 }
 
-void WriteTextFile(const fs::path& path, const std::string& text) {
-  File file = File::Create(path);
-  file.WriteAt(text.data(), text.size(), 0);
-  file.Sync();
-}
-
 std::string ConfigText(const ModelConfig& config, const std::string& dtype) {
   static const std::map<std::string, std::string> names = {
       {"F32", "float32"}, {"BF16", "bfloat16"}, {"F16", "float16"}};
@@ -244,22 +293,25 @@ std::string ConfigText(const ModelConfig& config, const std::string& dtype) {
   return json.dump(2) + "\n";
 }
 
-// What makes a directory usable beside the weights; whatever of it the source has.
-constexpr const char* kCompanions[] = {"tokenizer.json",
-                                       "tokenizer_config.json",
-                                       "special_tokens_map.json",
-                                       "generation_config.json",
-                                       "added_tokens.json",
-                                       "chat_template.jinja",
-                                       "vocab.json",
-                                       "merges.txt",
-                                       "tokenizer.model"};
-
 }  // namespace
+
+int64_t ExportBytes(const Graph& graph, const std::string& dtype, const std::string& source_dir) {
+  constexpr int64_t kHeaderBytes = 65536, kHeaderBytesATensor = 160;
+  const auto element = static_cast<int64_t>(ElementBytes(StoredTypeOf(dtype)));
+  int64_t bytes = graph.parameter_count() * element + kHeaderBytes +
+                  static_cast<int64_t>(graph.params.size()) * kHeaderBytesATensor;
+  for (const char* name : kCompanions) {
+    std::error_code error;
+    const auto size = fs::file_size(fs::path(source_dir) / name, error);
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
 
 void ExportModel(const Graph& graph, const ParamLayout& layout, const ModelConfig& config,
                  const float* weights, const std::string& source_dir, const std::string& dtype,
                  const std::string& out_dir) {
+  CheckExportable(graph, layout, weights, dtype);
   const fs::path out = out_dir;
   const fs::path fresh = out.string() + ".writing";
   const fs::path old = out.string() + ".old";
@@ -267,10 +319,11 @@ void ExportModel(const Graph& graph, const ParamLayout& layout, const ModelConfi
     fs::remove_all(fresh);
     fs::create_directories(fresh);
     WriteWeights(graph, layout, weights, dtype, (fresh / "model.safetensors").string());
-    WriteTextFile(fresh / "config.json", ConfigText(config, dtype));
+    WriteWholeFile((fresh / "config.json").string(), ConfigText(config, dtype));
     for (const char* name : kCompanions) {
       const fs::path source = fs::path(source_dir) / name;
-      if (fs::exists(source)) WriteTextFile(fresh / name, ReadWholeFile(source.string()));
+      if (!fs::exists(source)) continue;
+      WriteWholeFile((fresh / name).string(), ReadWholeFile(source.string()));
     }
     SyncFolder(fresh.string());
     fs::remove_all(old);
@@ -279,6 +332,8 @@ void ExportModel(const Graph& graph, const ParamLayout& layout, const ModelConfi
     fs::remove_all(old);
     SyncFolder(out.parent_path().empty() ? "." : out.parent_path().string());
   } catch (const fs::filesystem_error& error) {
+    std::error_code ignored;
+    fs::remove_all(fresh, ignored);
     throw FileError("write the model to", out_dir, error.code().value());
   } catch (...) {
     std::error_code ignored;

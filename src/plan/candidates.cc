@@ -93,6 +93,12 @@ Candidates::Candidates(const ModelConfig& config, const Graph& graph, const Para
     }
     sizes_.push_back(std::move(size));
   }
+  if (sizes_.empty()) {
+    throw UserError(ExitCode::kUsage,
+                    "--fused-update needs a micro-batch equal to --batch {}, not {}: accumulation "
+                    "needs all gradients",
+                    request.batch, fixed);
+  }
 }
 
 BatchShape Candidates::ShapeOf(const Size& size) const {

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "io/safetensors.h"
+#include "kernels/adamw.h"
 
 namespace haversack {
 namespace {
@@ -20,13 +23,21 @@ constexpr const char* kState = "state.safetensors";
 constexpr const char* kDone = "DONE";
 constexpr const char* kParts[] = {"weights.", "m.", "v."};
 
-void WriteFile(const fs::path& path, const std::string& text) {
-  File file = File::Create(path.string());
-  file.WriteAt(text.data(), text.size(), 0);
-  file.Sync();
-}
+constexpr const char* kUnfinished = "writing-";
 
 std::vector<float*> PartsOf(const ModelState& state) { return {state.weights, state.m, state.v}; }
+
+int64_t BytesIn(const std::vector<std::string>& folders) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const std::string& folder : folders) {
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      const auto size = entry.file_size(error);
+      if (!error) bytes += static_cast<int64_t>(size);
+    }
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -49,8 +60,8 @@ std::vector<int64_t> CheckpointStore::Steps() const {
     const std::string name = entry.path().filename().string();
     int64_t step = 0;
     if (!name.starts_with("step-")) continue;
-    const auto [end, bad] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
-    if (bad == std::errc() && end == name.data() + name.size()) steps.push_back(step);
+    std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (Path(step) == folder_ + "/" + name) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;
@@ -69,65 +80,115 @@ std::string CheckpointStore::WhyIncomplete(int64_t step) const {
       return fmt::format("{} has {} bytes, not those that were written", name, size);
     }
   }
+  const std::string info = ReadWholeFile((folder / kInfo).string());
+  if (!nlohmann::json::accept(info)) return fmt::format("{} is damaged", kInfo);
   return "";
 }
 
-void CheckpointStore::Rotate(int64_t keep) const {
-  std::vector<int64_t> complete;
-  for (const int64_t step : Steps()) {
-    if (WhyIncomplete(step).empty()) complete.push_back(step);
+std::vector<std::string> CheckpointStore::Removable(int64_t keep) const {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kUnfinished)) paths.push_back(entry.path().string());
   }
-  const auto keeping = static_cast<size_t>(std::max<int64_t>(1, keep - 1));
-  for (size_t i = 0; i + keeping < complete.size(); ++i) {
-    if (complete[i] == best_) continue;
+  int64_t complete = 0;
+  const std::vector<int64_t> steps = Steps();
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (!WhyIncomplete(*step).empty()) {
+      if (complete > 0) paths.push_back(Path(*step));
+    } else if (++complete > keep && *step != best_) {
+      paths.push_back(Path(*step));
+    }
+  }
+  return paths;
+}
+
+void CheckpointStore::Rotate(int64_t keep) const {
+  for (const std::string& path : Removable(keep)) {
     // DONE goes first: a half-removed checkpoint must not look whole.
     std::error_code ignored;
-    fs::remove(fs::path(Path(complete[i])) / kDone, ignored);
-    fs::remove_all(Path(complete[i]), ignored);
+    fs::remove(fs::path(path) / kDone, ignored);
+    fs::remove_all(path, ignored);
   }
 }
 
-void CheckpointStore::Save(const nlohmann::json& info, const ModelState& state, int64_t keep) {
-  Rotate(keep);
+int64_t CheckpointStore::ReclaimedBytes(int64_t keep) const {
+  return BytesIn(Removable(std::max<int64_t>(1, keep - 1)));
+}
+
+int64_t CheckpointStore::TotalBytes() const {
+  std::vector<std::string> paths;
+  for (const int64_t step : Steps()) paths.push_back(Path(step));
+  return BytesIn(paths);
+}
+
+void CheckpointStore::CheckFinite(const ModelState& state) const {
+  const std::vector<float*> parts = PartsOf(state);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    for (size_t p = 0; p < graph_.params.size(); ++p) {
+      const Param& param = graph_.params[p];
+      if (std::isfinite(SquaredNorm(parts[k] + layout_.offset[p], param.count()))) continue;
+      throw UserError(ExitCode::kDiverged,
+                      "training diverged: {}{} holds numbers that are not finite; no checkpoint was "
+                      "written and nothing was exported; lower --lr or lengthen --warmup, and go on "
+                      "from the last checkpoint",
+                      kParts[k], param.name);
+    }
+  }
+}
+
+void CheckpointStore::Write(const std::string& folder, const nlohmann::json& info,
+                            const ModelState& state) const {
+  const auto path = [&](const char* name) { return folder + "/" + name; };
+  std::vector<TensorSpec> specs;
+  for (const char* part : kParts) {
+    for (const Param& param : graph_.params) {
+      specs.push_back({.name = part + param.name, .dtype = "F32", .shape = {param.count()}});
+    }
+  }
+  SafetensorsWriter writer = SafetensorsWriter::Open(path(kState), specs, {});
+  const std::vector<float*> parts = PartsOf(state);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    for (size_t p = 0; p < graph_.params.size(); ++p) {
+      writer.Write(kParts[k] + graph_.params[p].name, parts[k] + layout_.offset[p]);
+    }
+  }
+  writer.Finish();
+  WriteWholeFile(path(kInfo), info.dump(1) + "\n");
+  SyncFolder(folder);
+  const nlohmann::json done = {{kInfo, fs::file_size(path(kInfo))},
+                               {kState, fs::file_size(path(kState))}};
+  WriteWholeFile(path(kDone), done.dump() + "\n");
+  SyncFolder(folder);
+}
+
+void CheckpointStore::Save(const nlohmann::json& info, const ModelState& state, int64_t keep,
+                           bool best) {
+  CheckFinite(state);
+  Rotate(std::max<int64_t>(1, keep - 1));
   const int64_t step = info.at("step");
   const fs::path path = Path(step);
-  const fs::path fresh = fmt::format("{}/writing-{:08}", folder_, step);
+  const fs::path fresh = fmt::format("{}/{}{:08}", folder_, kUnfinished, step);
+  std::error_code ignored;
   try {
-    fs::remove_all(fresh);
     fs::create_directories(fresh);
-    std::vector<TensorSpec> specs;
-    for (const char* part : kParts) {
-      for (const Param& param : graph_.params) {
-        specs.push_back({.name = part + param.name, .dtype = "F32", .shape = {param.count()}});
-      }
-    }
-    SafetensorsWriter writer = SafetensorsWriter::Open((fresh / kState).string(), specs, {});
-    const std::vector<float*> parts = PartsOf(state);
-    for (size_t k = 0; k < parts.size(); ++k) {
-      for (size_t p = 0; p < graph_.params.size(); ++p) {
-        writer.Write(kParts[k] + graph_.params[p].name, parts[k] + layout_.offset[p]);
-      }
-    }
-    writer.Finish();
-    WriteFile(fresh / kInfo, info.dump(1) + "\n");
-    SyncFolder(fresh.string());
-    const nlohmann::json done = {{kInfo, fs::file_size(fresh / kInfo)},
-                                 {kState, fs::file_size(fresh / kState)}};
-    WriteFile(fresh / kDone, done.dump() + "\n");
-    SyncFolder(fresh.string());
+    Write(fresh.string(), info, state);
     // A run that was resumed from an earlier step comes by here a second time.
-    std::error_code ignored;
     fs::remove(path / kDone, ignored);
     fs::remove_all(path);
     fs::rename(fresh, path);
     SyncFolder(folder_);
   } catch (const fs::filesystem_error& error) {
-    throw FileError("save a checkpoint to", path.string(), error.code().value());
+    fs::remove_all(fresh, ignored);
+    throw FileError("save a checkpoint of " + FormatBytes(BytesEach()) + " to", path.string(),
+                    error.code().value());
   } catch (...) {
-    std::error_code ignored;
     fs::remove_all(fresh, ignored);
     throw;
   }
+  if (best) best_ = step;
+  Rotate(keep);
 }
 
 std::optional<nlohmann::json> CheckpointStore::FindNewest(

@@ -5,7 +5,8 @@
 //                                 DONE               written last: sizes of the files above
 //
 // A checkpoint is written beside its final name, synced, and renamed when whole; a directory without a
-// DONE that agrees with its files does not exist as far as a resumed run is concerned.
+// DONE that agrees with its files does not exist as far as a resumed run is concerned. Only directories
+// named as above, and "writing-" ones that a killed run left, are ever removed.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +29,17 @@ class CheckpointStore {
   // Bytes of one checkpoint, as nearly as can be known ahead.
   int64_t BytesEach() const;
 
-  // Saves `info` (which holds "step") and the state. Before it, drops the oldest complete checkpoints
-  // beyond `keep` - 1, but never the last one and never the best; so a full disk leaves the newest
-  // complete one intact. Throws FileError (exit 5).
-  void Save(const nlohmann::json& info, const ModelState& state, int64_t keep);
+  // Saves `info` (which holds "step") and the state, as the best checkpoint if `best`. At most `keep`
+  // complete checkpoints remain, the best aside: the highest steps. The oldest go before the new one is
+  // written, which bounds the space, but never the newest and never the best so far: a full disk leaves
+  // the newest complete one intact. Throws UserError: exit 4 naming a tensor that is not finite, exit 5
+  // where the disk fails.
+  void Save(const nlohmann::json& info, const ModelState& state, int64_t keep, bool best);
+
+  // Bytes that Save removes before it writes.
+  int64_t ReclaimedBytes(int64_t keep) const;
+  // Bytes of all checkpoints that are there.
+  int64_t TotalBytes() const;
 
   // The newest complete checkpoint's info; `log` hears of incomplete ones that are passed over.
   std::optional<nlohmann::json> FindNewest(
@@ -48,7 +56,12 @@ class CheckpointStore {
   std::vector<int64_t> Steps() const;
   // Why the checkpoint cannot be used; empty: it is complete.
   std::string WhyIncomplete(int64_t step) const;
+  // What may go when `keep` complete checkpoints and the best are to stay: older ones, incomplete ones
+  // that are older than a complete one, and unfinished writes.
+  std::vector<std::string> Removable(int64_t keep) const;
   void Rotate(int64_t keep) const;
+  void CheckFinite(const ModelState& state) const;
+  void Write(const std::string& folder, const nlohmann::json& info, const ModelState& state) const;
 
   std::string folder_;
   const Graph& graph_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "data/dataset.h"
@@ -13,6 +14,7 @@ namespace haversack {
 struct Evaluation {
   double loss_sum = 0;  // -log p over all targets, natural logarithm
   int64_t tokens = 0;   // targets
+  bool complete = true;  // false: told to stop; the sum is of a part and means nothing
   double loss() const { return loss_sum / static_cast<double>(tokens); }
 };
 
@@ -20,6 +22,8 @@ struct Evaluation {
 MicroBatch ViewOf(const Batch& batch, float loss_scale, double* loss_sum);
 
 // Over every sequence of `data` once, in the corpus's order; `schedule` is of mode kEvaluate.
-Evaluation Evaluate(const Dataset& data, const Schedule& schedule, Executor& executor);
+// `stop` is asked between micro-batches.
+Evaluation Evaluate(const Dataset& data, const Schedule& schedule, Executor& executor,
+                    const std::function<bool()>& stop = {});
 
 }  // namespace haversack

@@ -1,13 +1,65 @@
 #include "train/options.h"
 
-#include <set>
+#include <map>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 namespace haversack {
+namespace {
+
+// What a resumed run does about a flag that is not what it was.
+enum class OnChange {
+  kRefuse,     // the stored steps and data positions would mean something else
+  kHonour,     // takes effect at the next step
+  kByContent,  // a path: whoever opens it compares what it holds
+  kKeep,       // not given: what the checkpoint's run had goes on
+};
+
+// Flags that are not listed here are refused.
+const std::map<std::string, OnChange>& Rules() {
+  static const std::map<std::string, OnChange> rules = {
+      {"--model", OnChange::kByContent},   {"--data", OnChange::kByContent},
+      {"--valid", OnChange::kHonour},      {"--memory", OnChange::kHonour},
+      {"--steps", OnChange::kHonour},      {"--lr", OnChange::kHonour},
+      {"--schedule", OnChange::kHonour},   {"--final-lr-ratio", OnChange::kHonour},
+      {"--warmup", OnChange::kHonour},     {"--clip", OnChange::kHonour},
+      {"--beta1", OnChange::kHonour},      {"--beta2", OnChange::kHonour},
+      {"--epsilon", OnChange::kHonour},    {"--weight-decay", OnChange::kHonour},
+      {"--plan", OnChange::kHonour},       {"--micro-batch", OnChange::kKeep},
+      {"--threads", OnChange::kHonour},    {"--fused-update", OnChange::kHonour},
+      {"--metrics", OnChange::kHonour},    {"--save-every", OnChange::kHonour},
+      {"--keep", OnChange::kHonour},       {"--eval-every", OnChange::kHonour},
+      {"--export-dtype", OnChange::kHonour}, {"--max-bad-steps", OnChange::kHonour}};
+  return rules;
+}
+
+// What a person should know of the change beside the two values.
+const char* Consequence(const std::string& flag) {
+  if (flag == "--steps") return ": the learning-rate schedule now ends there";
+  if (flag == "--metrics") return ": steps from before are not in it";
+  if (flag == "--fused-update") return ": the gradient norm is summed in another order";
+  return "";
+}
+
+std::string Shown(const std::string& flag, const nlohmann::json& value) {
+  if (value.is_null()) return "the default";
+  if (flag == "--memory") return FormatBytes(value.get<uint64_t>());
+  return value.dump();
+}
+
+template <typename T>
+nlohmann::json OrNull(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+}  // namespace
 
 nlohmann::json RunIdentity(const TrainOptions& o) {
   return {{"--model", o.model},
+          {"--data", o.data},
+          {"--valid", o.valid},
+          {"--memory", OrNull(o.memory)},
           {"--batch", o.batch},
           {"--seq", o.seq},
           {"--steps", o.steps},
@@ -23,27 +75,36 @@ nlohmann::json RunIdentity(const TrainOptions& o) {
           {"--beta2", o.adamw.beta2},
           {"--epsilon", o.adamw.epsilon},
           {"--weight-decay", o.adamw.weight_decay},
-          {"--loss-chunk", o.loss_chunk}};
+          {"--fused-update", o.fused_update},
+          {"--max-bad-steps", o.max_bad_steps},
+          {"--plan", o.plan},
+          {"--micro-batch", OrNull(o.micro_batch)},
+          {"--loss-chunk", o.loss_chunk},
+          {"--threads", o.threads > 0 ? nlohmann::json(o.threads) : nlohmann::json()},
+          {"--metrics", o.metrics.empty() ? nlohmann::json() : nlohmann::json(o.metrics)},
+          {"--save-every", o.save_every},
+          {"--keep", o.keep},
+          {"--eval-every", o.eval_every},
+          {"--export-dtype", o.export_dtype}};
 }
 
 std::vector<std::string> CheckResumed(const nlohmann::json& stored, const nlohmann::json& now) {
-  // What may change: it takes effect at the next step and leaves the data order alone.
-  static const std::set<std::string> free = {"--steps",   "--lr",    "--schedule", "--final-lr-ratio",
-                                             "--warmup",  "--clip",  "--beta1",    "--beta2",
-                                             "--epsilon", "--weight-decay"};
   std::vector<std::string> changes;
   for (const auto& [flag, value] : now.items()) {
     const nlohmann::json before = stored.value(flag, nlohmann::json());
-    if (before == value || flag == "--model") continue;  // the model is compared by content
-    if (!free.contains(flag)) {
+    if (before == value) continue;
+    const auto found = Rules().find(flag);
+    const OnChange rule = found == Rules().end() ? OnChange::kRefuse : found->second;
+    if (rule == OnChange::kRefuse) {
       throw UserError(ExitCode::kUsage,
                       "{} is {} here, but the checkpoint's run has {}; pass the stored value, or "
                       "start a new run with another --out",
-                      flag, value.dump(), before.dump());
+                      flag, Shown(flag, value), Shown(flag, before));
     }
-    std::string change = fmt::format("{} changes from {} to {}", flag, before.dump(), value.dump());
-    if (flag == "--steps") change += ": the learning-rate schedule now ends there";
-    changes.push_back(std::move(change));
+    if (rule == OnChange::kKeep && value.is_null()) continue;
+    changes.push_back(fmt::format("{} changes from {} to {}{}", flag, Shown(flag, before),
+                                  Shown(flag, value),
+                                  rule == OnChange::kByContent ? "" : Consequence(flag)));
   }
   return changes;
 }

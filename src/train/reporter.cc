@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 
 #include "base/bytes.h"
@@ -25,56 +25,79 @@ nlohmann::json FiniteOrNull(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
 }
 
-// The part of a metrics file that a run resumed after `last_step` keeps.
-std::string KeptMetrics(const std::string& path, int64_t last_step) {
-  if (last_step == 0 || !std::filesystem::exists(path)) return "";
-  const std::string all = ReadWholeFile(path, uint64_t{1} << 32);
-  std::string kept;
-  for (size_t begin = 0; begin < all.size();) {
-    const size_t end = all.find('\n', begin);
-    if (end == std::string::npos) break;  // a line that was cut short
-    const std::string line = all.substr(begin, end + 1 - begin);
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("step", last_step + 1) <= last_step) kept += line;
-    begin = end + 1;
+constexpr uint64_t kReadBytes = 64 << 10;
+
+// Standard error may be closed or a full disk; a run goes on without it.
+void Tell(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+// Whether `line` is the record of a step up to `last_step`.
+bool IsRecordUpTo(const std::string& line, int64_t last_step) {
+  const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+  return record.is_object() && record.contains("step") && record["step"].is_number_integer() &&
+         record["step"].get<int64_t>() <= last_step;
+}
+
+// How many bytes at the start of a metrics file are whole lines of steps up to `last_step`.
+uint64_t KeptMetrics(const std::string& path, int64_t last_step) {
+  std::error_code error;
+  if (last_step == 0 || !std::filesystem::is_regular_file(path, error)) return 0;
+  const File file = File::Open(path);
+  std::string text(kReadBytes, '\0');
+  std::string line;
+  uint64_t kept = 0;
+  uint64_t offset = 0;
+  while (const uint64_t got = file.ReadUpTo(text.data(), text.size(), offset)) {
+    offset += got;
+    for (const char c : std::string_view(text).substr(0, got)) {
+      line += c;
+      if (c != '\n') continue;
+      if (!IsRecordUpTo(line, last_step)) return kept;
+      kept += line.size();
+      line.clear();
+    }
   }
   return kept;
 }
 
 }  // namespace
 
-Reporter::Reporter(const std::string& log_path, const std::string& metrics_path, int64_t last_step,
-                   uint64_t budget)
+Reporter::Reporter(const std::string& log_path, uint64_t budget)
     : budget_(budget), terminal_(isatty(STDERR_FILENO) != 0) {
-  if (!log_path.empty()) {
-    log_ = std::fopen(log_path.c_str(), "a");
-    if (log_ == nullptr) throw FileError("write", log_path, errno);
-  }
-  if (!metrics_path.empty()) {
-    const std::string kept = KeptMetrics(metrics_path, last_step);
-    metrics_ = File::Create(metrics_path);
-    metrics_.WriteAt(kept.data(), kept.size(), 0);
-    metrics_end_ = kept.size();
-  }
+  if (log_path.empty()) return;
+  log_ = File::Update(log_path);
+  log_end_ = log_.Size();
 }
 
-Reporter::~Reporter() {
-  ClearProgress();
-  if (log_ != nullptr) std::fclose(log_);
+void Reporter::OpenMetrics(const std::string& path, int64_t last_step) {
+  metrics_end_ = KeptMetrics(path, last_step);
+  metrics_ = File::Update(path);
+  metrics_.Truncate(metrics_end_);
 }
+
+void Reporter::SyncMetrics() {
+  if (metrics_.is_open()) metrics_.Sync();
+}
+
+Reporter::~Reporter() { ClearProgress(); }
 
 void Reporter::ClearProgress() {
-  if (progress_shown_) std::fputs("\r\033[K", stderr);
+  if (progress_shown_) Tell("\r\033[K");
   progress_shown_ = false;
 }
 
 void Reporter::Line(const std::string& text) {
   ClearProgress();
-  fmt::print(stderr, "{}\n", text);
-  if (log_ != nullptr) {
-    fmt::print(log_, "{}\n", text);
-    std::fflush(log_);
-  }
+  Tell(text + "\n");
+  WriteLog(text);
+}
+
+void Reporter::WriteLog(const std::string& text) {
+  if (!log_.is_open()) return;
+  log_.WriteAt((text + "\n").data(), text.size() + 1, log_end_);
+  log_end_ += text.size() + 1;
 }
 
 void Reporter::WriteMetrics(const nlohmann::json& record) {
@@ -106,17 +129,13 @@ void Reporter::Step(const StepReport& r) {
       FormatBytes(static_cast<uint64_t>(r.rss_peak_bytes)), FormatBytes(budget_));
   const auto now = std::chrono::steady_clock::now();
   if (terminal_) {
-    fmt::print(stderr, "\r\033[K{}", line);
-    std::fflush(stderr);
+    Tell("\r\033[K" + line);
     progress_shown_ = true;
   } else if (now - last_line_ >= kLineInterval || r.step == r.steps || r.step == 1) {
-    fmt::print(stderr, "{}\n", line);
+    Tell(line + "\n");
     last_line_ = now;
   }
-  if (log_ != nullptr) {
-    fmt::print(log_, "{}\n", line);
-    std::fflush(log_);
-  }
+  WriteLog(line);
 }
 
 void Reporter::Evaluation(int64_t step, double loss, int64_t tokens) {

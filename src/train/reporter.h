@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -30,11 +29,17 @@ struct StepReport {
 
 class Reporter {
  public:
-  // `log_path` and `metrics_path` may be empty. Metrics of steps after `last_step` are dropped: a resumed
-  // run does those again. Throws FileError (exit 5).
-  Reporter(const std::string& log_path, const std::string& metrics_path, int64_t last_step,
-           uint64_t budget);
+  // `log_path` may be empty; the log is continued where it is. Throws FileError (exit 5), as every write
+  // to the log or the metrics does.
+  Reporter(const std::string& log_path, uint64_t budget);
   ~Reporter();
+
+  // Metrics go to `path` from now on. What it holds of steps 1 to `last_step` stays, all else is dropped:
+  // a run that starts at 0 starts the file anew, a resumed one does the steps after `last_step` again.
+  // The file is cut in place, so that no kill loses a line of a step that is done.
+  void OpenMetrics(const std::string& path, int64_t last_step);
+  // Waits until the metrics so far have reached the disk.
+  void SyncMetrics();
 
   // A line for people: standard error and the log.
   void Line(const std::string& text);
@@ -45,9 +50,11 @@ class Reporter {
 
  private:
   void WriteMetrics(const nlohmann::json& record);
+  void WriteLog(const std::string& text);
   void ClearProgress();
 
-  std::FILE* log_ = nullptr;
+  File log_;
+  uint64_t log_end_ = 0;
   File metrics_;
   uint64_t metrics_end_ = 0;
   uint64_t budget_;

@@ -1,0 +1,228 @@
+#include "train/preparation.h"
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cache_folder.h"
+#include "base/error.h"
+#include "base/machine.h"
+#include "base/threads.h"
+#include "tokenizer/tokenizer.h"
+#include "train/signals.h"
+
+namespace haversack {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One documented id ends documents: the tokenizer's end token, else the configuration's first.
+int32_t EndOfDocument(const Tokenizer& tokenizer, const ModelConfig& config) {
+  if (tokenizer.eos_id()) return *tokenizer.eos_id();
+  if (!config.eos_ids.empty()) return config.eos_ids[0];
+  return -1;
+}
+
+void ThrowIfStopped() {
+  if (StopSignal() == 0) return;
+  throw UserError(ExitCode::kOk, "stopped by signal {} before the first step", StopSignal());
+}
+
+class Preparation {
+ public:
+  explicit Preparation(const TrainOptions& options) { run_.options = options; }
+
+  PreparedRun Run() {
+    const TrainOptions& options = run_.options;
+    SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
+    run_.budget = ResolveBudget(options.memory);
+    run_.model = std::make_unique<Model>(
+        OpenModel(options.model, options.seq, options.loss_chunk, !options.random_init));
+    run_.dir = std::make_unique<RunDir>(options.out);
+    CheckModelIsNotExport();
+    run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(),
+                                                         run_.model->graph, run_.model->layout);
+    FindCheckpoint();
+    run_.reporter = std::make_unique<Reporter>(run_.dir->File("train.log"), run_.budget);
+    Introduce();
+    OpenData();
+    HoldAgainstCheckpoint();
+    if (NothingLeft()) return std::move(run_);
+    MakePlan();
+    ThrowIfStopped();
+    // From here on the run is under way.
+    run_.dir->WriteJson("run.json", run_.identity);
+    run_.dir->WriteJson("plan.json", PlanToJson(run_.model->graph, run_.plan->chosen.plan));
+    run_.dir->BeginExport();
+    if (!options.metrics.empty()) {
+      run_.reporter->OpenMetrics(options.metrics, run_.progress.step);
+    }
+    return std::move(run_);
+  }
+
+ private:
+  void Log(const std::string& text) { run_.reporter->Line(text); }
+
+  void CheckModelIsNotExport() {
+    std::error_code ignored;
+    if (!fs::equivalent(run_.options.model, run_.dir->model(), ignored)) return;
+    throw UserError(ExitCode::kUsage,
+                    "--model {} is where --out {} exports to, and would be overwritten; choose another "
+                    "--out",
+                    run_.options.model, run_.options.out);
+  }
+
+  void FindCheckpoint() {
+    const TrainOptions& options = run_.options;
+    std::optional<nlohmann::json> found =
+        run_.checkpoints->FindNewest([&](const std::string& line) { notes_.push_back(line); });
+    if (options.resume && !found) {
+      notes_.push_back("--resume: no complete checkpoint in " + options.out + ": starting anew");
+    }
+    if (!found) return;
+    try {
+      run_.progress = ProgressFromJson(found->at("progress"));
+      found->at("identity").at("options");
+      found->at("micro_batch").get<int64_t>();
+    } catch (const nlohmann::json::exception& error) {
+      throw UserError(ExitCode::kUsage,
+                      "the newest checkpoint in {} was written by another version ({}); start a new "
+                      "run with another --out",
+                      run_.dir->checkpoints(), error.what());
+    }
+    if (!options.resume) {
+      throw UserError(ExitCode::kUsage,
+                      "--out {} already holds a run (checkpoint of step {}); pass --resume to go on "
+                      "with it, or another --out",
+                      options.out, run_.progress.step);
+    }
+    run_.stored = std::move(found);
+    run_.checkpoints->set_best(run_.progress.best_step);
+  }
+
+  void Introduce() {
+    const Model& model = *run_.model;
+    Log(fmt::format("haversack {}: {} ({}), {} threads, f32, LibTorch {}", HAVERSACK_VERSION,
+                    CpuModel(), CpuIsa(), NumThreads(), HAVERSACK_TORCH_VERSION));
+    Log(fmt::format("model {}: {}, {} layers, {:.1f}M parameters", run_.options.model,
+                    model.config.model_type, model.config.layers,
+                    static_cast<double>(model.graph.parameter_count()) / 1e6));
+    for (const std::string& note : notes_) Log(note);
+    for (const std::string& note : model.notes) Log("note: " + note);
+  }
+
+  // The tokenizer is gone by the time memory is counted.
+  void OpenData() {
+    const TrainOptions& options = run_.options;
+    const Tokenizer tokenizer = Tokenizer::Load(options.model);
+    const Encoder encoder = EncoderOf(tokenizer);
+    const auto open = [&](const std::vector<std::string>& files) {
+      auto data = std::make_unique<Dataset>(Dataset::Open(
+          {.files = files,
+           .seq = options.seq,
+           .cross_document = options.cross_document,
+           .seed = options.seed,
+           .rules = {.eos_id = EndOfDocument(tokenizer, run_.model->config), .bos_id = -1},
+           .model_dir = options.model,
+           .cache_folder = CacheFolder(),
+           .fallback_folder = run_.dir->path().string(),
+           .log = [&](const std::string& line) { Log(line); },
+           .poll = ThrowIfStopped},
+          encoder));
+      data->CheckVocabulary(run_.model->config.vocab, encoder);
+      return data;
+    };
+    run_.train = open(options.data);
+    Log("training data: " + run_.train->Summary());
+    if (options.valid.empty()) return;
+    run_.valid = open(options.valid);
+    Log("held-out data: " + run_.valid->Summary());
+  }
+
+  void HoldAgainstCheckpoint() {
+    run_.identity = {{"options", RunIdentity(run_.options)},
+                     {"model_hash", ModelHash(*run_.model)},
+                     {"data_hash", run_.train->hash()}};
+    if (run_.valid) run_.identity["valid_hash"] = run_.valid->hash();
+    if (!run_.stored) return;
+    const nlohmann::json& before = run_.stored->at("identity");
+    for (const std::string& change :
+         CheckResumed(before.at("options"), run_.identity["options"])) {
+      Log("resumed run: " + change);
+    }
+    CheckContent("model_hash", "--model");
+    CheckContent("data_hash", "--data");
+    if (run_.valid && before.contains("valid_hash") &&
+        before["valid_hash"] != run_.identity["valid_hash"]) {
+      Log("resumed run: --valid holds other text than before; the best checkpoint is chosen anew");
+      run_.progress.best_loss.reset();
+      run_.progress.evaluated_step.reset();
+    }
+  }
+
+  void CheckContent(const char* key, const char* flag) const {
+    const nlohmann::json& before = run_.stored->at("identity");
+    if (before.at(key) == run_.identity[key]) return;
+    throw UserError(ExitCode::kUsage,
+                    "{} {} does not hold what the checkpoint's run had in {} (content hash {} here, "
+                    "{} there); pass the same, or start a new run with another --out",
+                    flag, run_.identity["options"][flag].dump(),
+                    before.at("options").at(flag).dump(), run_.identity[key].dump(),
+                    before.at(key).dump());
+  }
+
+  // A run that has done all steps has still to export where a kill came in between.
+  bool NothingLeft() {
+    if (!run_.stored) return false;
+    const TrainOptions& options = run_.options;
+    const int64_t done = run_.progress.step;
+    if (done < options.steps) return false;
+    if (done > options.steps) {
+      Log(fmt::format("nothing to do: the run has done {} steps, more than --steps {}", done,
+                      options.steps));
+      return true;
+    }
+    if (run_.dir->Exported(done, options.export_dtype)) {
+      Log(fmt::format("nothing to do: the run has done {} of {} steps, and its model is in {}", done,
+                      options.steps, run_.dir->model()));
+      return true;
+    }
+    Log(fmt::format("all {} steps are done; the export is made now", done));
+    return false;
+  }
+
+  void MakePlan() {
+    PlanRequest request = MakePlanRequest(run_.options, run_.model->graph);
+    int64_t before = 0;
+    if (run_.stored) {
+      before = run_.stored->at("micro_batch");
+      if (run_.options.fused_update && !request.micro_batch && before != run_.options.batch) {
+        throw UserError(ExitCode::kUsage,
+                        "--fused-update needs a micro-batch equal to --batch {}, but the "
+                        "checkpoint's run has {}; leave --fused-update out, or pass --micro-batch {}",
+                        run_.options.batch, before, run_.options.batch);
+      }
+      // Another micro-batch would sum the gradient in another order: a resumed run keeps its own.
+      if (!request.micro_batch) request.micro_batch = before;
+    }
+    run_.plan = std::make_unique<RunPlan>(
+        RunPlanner(*run_.model, request, run_.options.loss_chunk).Plan(run_.budget));
+    Log(Verdict(*run_.plan));
+    const int64_t now = run_.plan->chosen.plan.micro_batch;
+    if (run_.stored && now != before) {
+      Log(fmt::format("resumed run: the micro-batch changes from {} to {}: losses equal those of the "
+                      "uninterrupted run to rounding only",
+                      before, now));
+    }
+  }
+
+  PreparedRun run_;
+  std::vector<std::string> notes_;  // until there is a log
+};
+
+}  // namespace
+
+PreparedRun PrepareRun(const TrainOptions& options) { return Preparation(options).Run(); }
+
+}  // namespace haversack
