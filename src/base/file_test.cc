@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file_lock.h"
 #include "base/json.h"
 
 namespace haversack {
@@ -62,6 +63,50 @@ TEST(Json, RefusesDuplicatesRestsAndWhatIsNotJson) {
     }
   }
   EXPECT_EQ(OneLine("a\nb\x01"), "a\\x0ab\\x01");
+}
+
+TEST(File, ReplacesInOneGoAndLeavesNoTemporaryFile) {
+  const std::string folder = testing::TempDir() + "/haversack-replace";
+  std::filesystem::create_directories(folder);
+  ReplaceFile(folder + "/a", "a longer first content");
+  ReplaceFile(folder + "/a", "second");
+  EXPECT_EQ(ReadWholeFile(folder + "/a"), "second");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(File, UpdatesInPlaceAndCutsOff) {
+  const std::string path = testing::TempDir() + "/haversack-update";
+  ReplaceFile(path, "0123456789");
+  File file = File::Update(path);
+  file.Truncate(4);
+  file.WriteAt("ab", 2, 4);
+  EXPECT_EQ(ReadWholeFile(path), "0123ab");
+  std::filesystem::remove(path);
+}
+
+TEST(File, AFullDiskSaysHowMuchWasToBeWritten) {
+  File file = File::Update("/dev/full");
+  try {
+    file.WriteAt("1234", 4, 0);
+    FAIL() << "written";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kDevice);
+    EXPECT_NE(std::string(error.what()).find("cannot write 4 B to /dev/full"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(FileLock, IsHeldUntilItsOwnerGoes) {
+  const std::string path = testing::TempDir() + "/haversack-lock";
+  {
+    FileLock first, second;
+    EXPECT_EQ(first.TryAcquire(path), 0);
+    EXPECT_EQ(second.TryAcquire(path), EWOULDBLOCK);
+  }
+  FileLock third;
+  EXPECT_EQ(third.TryAcquire(path), 0);
+  std::filesystem::remove(path);
 }
 
 }  // namespace

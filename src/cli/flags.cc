@@ -160,17 +160,17 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
 
   app.option_defaults()->group("Run");
   app.add_option("--seed", o.seed, "of the data order and of random weights")->capture_default_str();
-  app.add_option("--metrics", o.metrics, "JSON lines, one a step")->type_name("FILE");
+  app.add_option("--metrics", o.metrics, "JSON lines, one a step; the file is started anew unless --resume goes on")->type_name("FILE");
   app.add_option("--save-every", o.save_every,
                  "steps between checkpoints (default: at the end, and when stopped by a signal)")
       ->check(not_negative);
-  app.add_option("--keep", o.keep, "newest checkpoints to keep, beside the best")
+  app.add_option("--keep", o.keep, "newest checkpoints to keep, beside the best of those evaluated at their step")
       ->check(positive)
       ->capture_default_str();
   app.add_option("--eval-every", o.eval_every,
                  "steps between evaluations of --valid (default: first and last)")
       ->check(not_negative);
-  app.add_flag("--resume", o.resume, "go on from the newest checkpoint in --out");
+  app.add_flag("--resume", o.resume, "go on from the newest whole checkpoint in --out; exports where only that is missing");
   app.add_option_function<std::string>(
          "--export-dtype",
          [&o](const std::string& dtype) {

@@ -22,17 +22,21 @@ Model OpenModel(const std::string& dir, int64_t seq, int64_t loss_chunk, bool wi
   for (std::string& warning : CheckSequenceLength(config, seq)) notes.push_back(std::move(warning));
   Graph graph = BuildGraph(config, {.positions = seq, .loss_chunk = loss_chunk});
   ParamLayout layout(graph);
-  std::optional<WeightFiles> files;
-  if (with_weights) {
-    files = WeightFiles::Open(dir);
-    for (std::string& note : CheckWeights(graph, config, *files)) notes.push_back(std::move(note));
+  Model model = {.dir = dir,
+                 .config = std::move(config),
+                 .graph = std::move(graph),
+                 .layout = std::move(layout),
+                 .files = std::nullopt,
+                 .notes = std::move(notes)};
+  if (with_weights) OpenWeights(model);
+  return model;
+}
+
+void OpenWeights(Model& model) {
+  model.files = WeightFiles::Open(model.dir);
+  for (std::string& note : CheckWeights(model.graph, model.config, *model.files)) {
+    model.notes.push_back(std::move(note));
   }
-  return {.dir = dir,
-          .config = std::move(config),
-          .graph = std::move(graph),
-          .layout = std::move(layout),
-          .files = std::move(files),
-          .notes = std::move(notes)};
 }
 
 std::string ModelHash(const Model& model) {

@@ -26,6 +26,9 @@ struct Model {
 // UserError naming file and field or tensor.
 Model OpenModel(const std::string& dir, int64_t seq, int64_t loss_chunk, bool with_weights);
 
+// Opens and checks the weights of a model that was opened without.
+void OpenWeights(Model& model);
+
 // Identity of the model by content: configuration, tensor table, and a sample of the weights.
 std::string ModelHash(const Model& model);
 

@@ -129,11 +129,12 @@ void CheckpointStore::CheckFinite(const ModelState& state) const {
     for (size_t p = 0; p < graph_.params.size(); ++p) {
       const Param& param = graph_.params[p];
       if (std::isfinite(SquaredNorm(parts[k] + layout_.offset[p], param.count()))) continue;
-      throw UserError(ExitCode::kDiverged,
-                      "training diverged: {}{} holds numbers that are not finite; no checkpoint was "
-                      "written and nothing was exported; lower --lr or lengthen --warmup, and go on "
-                      "from the last checkpoint",
-                      kParts[k], param.name);
+      throw UserError(
+          ExitCode::kDiverged,
+          "training diverged: {}{} holds numbers that are not finite; no checkpoint was "
+          "written and nothing was exported; lower --lr or lengthen --warmup, and go on "
+          "from the last checkpoint",
+          kParts[k], param.name);
     }
   }
 }

@@ -4,9 +4,9 @@
 //                                 state.safetensors  weights and both moments, f32
 //                                 DONE               written last: sizes of the files above
 //
-// A checkpoint is written beside its final name, synced, and renamed when whole; a directory without a
-// DONE that agrees with its files does not exist as far as a resumed run is concerned. Only directories
-// named as above, and "writing-" ones that a killed run left, are ever removed.
+// A checkpoint is written beside its final name, synced, and renamed when whole; a directory
+// without a DONE that agrees with its files does not exist as far as a resumed run is concerned.
+// Only directories named as above, and "writing-" ones that a killed run left, are ever removed.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ class CheckpointStore {
   // Bytes of one checkpoint, as nearly as can be known ahead.
   int64_t BytesEach() const;
 
-  // Saves `info` (which holds "step") and the state, as the best checkpoint if `best`. At most `keep`
-  // complete checkpoints remain, the best aside: the highest steps. The oldest go before the new one is
-  // written, which bounds the space, but never the newest and never the best so far: a full disk leaves
-  // the newest complete one intact. Throws UserError: exit 4 naming a tensor that is not finite, exit 5
-  // where the disk fails.
+  // Saves `info` (which holds "step") and the state, as the best checkpoint if `best`. At most
+  // `keep` complete checkpoints remain, the best aside: the highest steps. The oldest go before the
+  // new one is written, which bounds the space, but never the newest and never the best so far: a
+  // full disk leaves the newest complete one intact. Throws UserError: exit 4 naming a tensor that
+  // is not finite, exit 5 where the disk fails.
   void Save(const nlohmann::json& info, const ModelState& state, int64_t keep, bool best);
 
   // Bytes that Save removes before it writes.
@@ -56,8 +56,8 @@ class CheckpointStore {
   std::vector<int64_t> Steps() const;
   // Why the checkpoint cannot be used; empty: it is complete.
   std::string WhyIncomplete(int64_t step) const;
-  // What may go when `keep` complete checkpoints and the best are to stay: older ones, incomplete ones
-  // that are older than a complete one, and unfinished writes.
+  // What may go when `keep` complete checkpoints and the best are to stay: older ones, incomplete
+  // ones that are older than a complete one, and unfinished writes.
   std::vector<std::string> Removable(int64_t keep) const;
   void Rotate(int64_t keep) const;
   void CheckFinite(const ModelState& state) const;

@@ -19,10 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 
 Graph TinyGraph() {
-  const nlohmann::json json = {{"model_type", "llama"},       {"hidden_size", 8},
-                               {"intermediate_size", 16},     {"num_hidden_layers", 1},
-                               {"num_attention_heads", 2},    {"num_key_value_heads", 1},
-                               {"vocab_size", 16},            {"tie_word_embeddings", true}};
+  const nlohmann::json json = {{"model_type", "llama"},    {"hidden_size", 8},
+                               {"intermediate_size", 16},  {"num_hidden_layers", 1},
+                               {"num_attention_heads", 2}, {"num_key_value_heads", 1},
+                               {"vocab_size", 16},         {"tie_word_embeddings", true}};
   return BuildGraph(ParseModelConfig(json, "test"), {.positions = 16, .loss_chunk = 8});
 }
 
@@ -174,7 +174,8 @@ TEST_F(CheckpointTest, AForeignModelsCheckpointIsNamed) {
                          {"intermediate_size", 16},  {"num_hidden_layers", 1},
                          {"num_attention_heads", 2}, {"num_key_value_heads", 1},
                          {"vocab_size", 16},         {"tie_word_embeddings", true}};
-  const Graph other = BuildGraph(ParseModelConfig(json, "test"), {.positions = 16, .loss_chunk = 8});
+  const Graph other =
+      BuildGraph(ParseModelConfig(json, "test"), {.positions = 16, .loss_chunk = 8});
   const ParamLayout layout(other);
   std::vector<float> values(3 * layout.total);
   ModelState state;

@@ -12,8 +12,8 @@
 namespace haversack {
 
 struct Evaluation {
-  double loss_sum = 0;  // -log p over all targets, natural logarithm
-  int64_t tokens = 0;   // targets
+  double loss_sum = 0;   // -log p over all targets, natural logarithm
+  int64_t tokens = 0;    // targets
   bool complete = true;  // false: told to stop; the sum is of a part and means nothing
   double loss() const { return loss_sum / static_cast<double>(tokens); }
 };

@@ -19,17 +19,17 @@ enum class OnChange {
 // Flags that are not listed here are refused.
 const std::map<std::string, OnChange>& Rules() {
   static const std::map<std::string, OnChange> rules = {
-      {"--model", OnChange::kByContent},   {"--data", OnChange::kByContent},
-      {"--valid", OnChange::kHonour},      {"--memory", OnChange::kHonour},
-      {"--steps", OnChange::kHonour},      {"--lr", OnChange::kHonour},
-      {"--schedule", OnChange::kHonour},   {"--final-lr-ratio", OnChange::kHonour},
-      {"--warmup", OnChange::kHonour},     {"--clip", OnChange::kHonour},
-      {"--beta1", OnChange::kHonour},      {"--beta2", OnChange::kHonour},
-      {"--epsilon", OnChange::kHonour},    {"--weight-decay", OnChange::kHonour},
-      {"--plan", OnChange::kHonour},       {"--micro-batch", OnChange::kKeep},
-      {"--threads", OnChange::kHonour},    {"--fused-update", OnChange::kHonour},
-      {"--metrics", OnChange::kHonour},    {"--save-every", OnChange::kHonour},
-      {"--keep", OnChange::kHonour},       {"--eval-every", OnChange::kHonour},
+      {"--model", OnChange::kByContent},     {"--data", OnChange::kByContent},
+      {"--valid", OnChange::kHonour},        {"--memory", OnChange::kHonour},
+      {"--steps", OnChange::kHonour},        {"--lr", OnChange::kHonour},
+      {"--schedule", OnChange::kHonour},     {"--final-lr-ratio", OnChange::kHonour},
+      {"--warmup", OnChange::kHonour},       {"--clip", OnChange::kHonour},
+      {"--beta1", OnChange::kHonour},        {"--beta2", OnChange::kHonour},
+      {"--epsilon", OnChange::kHonour},      {"--weight-decay", OnChange::kHonour},
+      {"--plan", OnChange::kHonour},         {"--micro-batch", OnChange::kKeep},
+      {"--threads", OnChange::kHonour},      {"--fused-update", OnChange::kHonour},
+      {"--metrics", OnChange::kHonour},      {"--save-every", OnChange::kHonour},
+      {"--keep", OnChange::kHonour},         {"--eval-every", OnChange::kHonour},
       {"--export-dtype", OnChange::kHonour}, {"--max-bad-steps", OnChange::kHonour}};
   return rules;
 }

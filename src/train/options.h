@@ -47,15 +47,16 @@ struct TrainOptions {
   std::string export_dtype = "F32";
 };
 
-// Every flag but --out and --resume; it goes into run.json and into every checkpoint, and a resumed run is
-// held against it. null: the default, where that is not a fixed value.
+// Every flag but --out and --resume; it goes into run.json and into every checkpoint, and a resumed
+// run is held against it. null: the default, where that is not a fixed value.
 nlohmann::json RunIdentity(const TrainOptions& options);
 
-// Compares the options of a resumed run with its checkpoint's. What a run may change midway is reported,
-// one line each (the rate, its schedule, the number of steps, the budget, the plan, what is saved); what
-// would give stored steps and data positions another meaning (--batch, --seq, --seed, ...) is a UserError
-// (exit 2) naming the flag, the stored and the new value. --model and --data are compared by content, by
-// whoever opens them. A --micro-batch that is not given stays what it was.
+// Compares the options of a resumed run with its checkpoint's. What a run may change midway is
+// reported, one line each (the rate, its schedule, the number of steps, the budget, the plan, what
+// is saved); what would give stored steps and data positions another meaning (--batch, --seq,
+// --seed, ...) is a UserError (exit 2) naming the flag, the stored and the new value. --model and
+// --data are compared by content, by whoever opens them. A --micro-batch that is not given stays
+// what it was.
 std::vector<std::string> CheckResumed(const nlohmann::json& stored, const nlohmann::json& now);
 
 }  // namespace haversack

@@ -38,12 +38,13 @@ class Preparation {
     SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
     run_.budget = ResolveBudget(options.memory);
     run_.model = std::make_unique<Model>(
-        OpenModel(options.model, options.seq, options.loss_chunk, !options.random_init));
+        OpenModel(options.model, options.seq, options.loss_chunk, /*with_weights=*/false));
     run_.dir = std::make_unique<RunDir>(options.out);
     CheckModelIsNotExport();
-    run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(),
-                                                         run_.model->graph, run_.model->layout);
+    run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(), run_.model->graph,
+                                                         run_.model->layout);
     FindCheckpoint();
+    if (!options.random_init) OpenWeights(*run_.model);
     run_.reporter = std::make_unique<Reporter>(run_.dir->File("train.log"), run_.budget);
     Introduce();
     OpenData();
@@ -67,10 +68,11 @@ class Preparation {
   void CheckModelIsNotExport() {
     std::error_code ignored;
     if (!fs::equivalent(run_.options.model, run_.dir->model(), ignored)) return;
-    throw UserError(ExitCode::kUsage,
-                    "--model {} is where --out {} exports to, and would be overwritten; choose another "
-                    "--out",
-                    run_.options.model, run_.options.out);
+    throw UserError(
+        ExitCode::kUsage,
+        "--model {} is where --out {} exports to, and would be overwritten; choose another "
+        "--out",
+        run_.options.model, run_.options.out);
   }
 
   void FindCheckpoint() {
@@ -86,19 +88,26 @@ class Preparation {
       found->at("identity").at("options");
       found->at("micro_batch").get<int64_t>();
     } catch (const nlohmann::json::exception& error) {
-      throw UserError(ExitCode::kUsage,
-                      "the newest checkpoint in {} was written by another version ({}); start a new "
-                      "run with another --out",
-                      run_.dir->checkpoints(), error.what());
+      throw UserError(
+          ExitCode::kUsage,
+          "the newest checkpoint in {} was written by another version ({}); start a new "
+          "run with another --out",
+          run_.dir->checkpoints(), error.what());
     }
     if (!options.resume) {
-      throw UserError(ExitCode::kUsage,
-                      "--out {} already holds a run (checkpoint of step {}); pass --resume to go on "
-                      "with it, or another --out",
-                      options.out, run_.progress.step);
+      throw UserError(
+          ExitCode::kUsage,
+          "--out {} already holds a run (checkpoint of step {}); pass --resume to go on "
+          "with it, or another --out",
+          options.out, run_.progress.step);
     }
     run_.stored = std::move(found);
     run_.checkpoints->set_best(run_.progress.best_step);
+    // Before the model and the data are read: those take their time.
+    for (const std::string& change :
+         CheckResumed(run_.stored->at("identity").at("options"), RunIdentity(options))) {
+      notes_.push_back("resumed run: " + change);
+    }
   }
 
   void Introduce() {
@@ -147,10 +156,6 @@ class Preparation {
     if (run_.valid) run_.identity["valid_hash"] = run_.valid->hash();
     if (!run_.stored) return;
     const nlohmann::json& before = run_.stored->at("identity");
-    for (const std::string& change :
-         CheckResumed(before.at("options"), run_.identity["options"])) {
-      Log("resumed run: " + change);
-    }
     CheckContent("model_hash", "--model");
     CheckContent("data_hash", "--data");
     if (run_.valid && before.contains("valid_hash") &&
@@ -164,12 +169,12 @@ class Preparation {
   void CheckContent(const char* key, const char* flag) const {
     const nlohmann::json& before = run_.stored->at("identity");
     if (before.at(key) == run_.identity[key]) return;
-    throw UserError(ExitCode::kUsage,
-                    "{} {} does not hold what the checkpoint's run had in {} (content hash {} here, "
-                    "{} there); pass the same, or start a new run with another --out",
-                    flag, run_.identity["options"][flag].dump(),
-                    before.at("options").at(flag).dump(), run_.identity[key].dump(),
-                    before.at(key).dump());
+    throw UserError(
+        ExitCode::kUsage,
+        "{} {} does not hold what the checkpoint's run had in {} (content hash {} here, "
+        "{} there); pass the same, or start a new run with another --out",
+        flag, run_.identity["options"][flag].dump(), before.at("options").at(flag).dump(),
+        run_.identity[key].dump(), before.at(key).dump());
   }
 
   // A run that has done all steps has still to export where a kill came in between.
@@ -184,8 +189,8 @@ class Preparation {
       return true;
     }
     if (run_.dir->Exported(done, options.export_dtype)) {
-      Log(fmt::format("nothing to do: the run has done {} of {} steps, and its model is in {}", done,
-                      options.steps, run_.dir->model()));
+      Log(fmt::format("nothing to do: the run has done {} of {} steps, and its model is in {}",
+                      done, options.steps, run_.dir->model()));
       return true;
     }
     Log(fmt::format("all {} steps are done; the export is made now", done));
@@ -198,10 +203,11 @@ class Preparation {
     if (run_.stored) {
       before = run_.stored->at("micro_batch");
       if (run_.options.fused_update && !request.micro_batch && before != run_.options.batch) {
-        throw UserError(ExitCode::kUsage,
-                        "--fused-update needs a micro-batch equal to --batch {}, but the "
-                        "checkpoint's run has {}; leave --fused-update out, or pass --micro-batch {}",
-                        run_.options.batch, before, run_.options.batch);
+        throw UserError(
+            ExitCode::kUsage,
+            "--fused-update needs a micro-batch equal to --batch {}, but the "
+            "checkpoint's run has {}; leave --fused-update out, or pass --micro-batch {}",
+            run_.options.batch, before, run_.options.batch);
       }
       // Another micro-batch would sum the gradient in another order: a resumed run keeps its own.
       if (!request.micro_batch) request.micro_batch = before;
@@ -211,9 +217,10 @@ class Preparation {
     Log(Verdict(*run_.plan));
     const int64_t now = run_.plan->chosen.plan.micro_batch;
     if (run_.stored && now != before) {
-      Log(fmt::format("resumed run: the micro-batch changes from {} to {}: losses equal those of the "
-                      "uninterrupted run to rounding only",
-                      before, now));
+      Log(fmt::format(
+          "resumed run: the micro-batch changes from {} to {}: losses equal those of the "
+          "uninterrupted run to rounding only",
+          before, now));
     }
   }
 

@@ -1,5 +1,5 @@
-// Everything before the first step: model, data, checkpoint and plan are opened and held against each
-// other, so that whatever can be wrong is found before anything is computed or overwritten.
+// Everything before the first step: model, data, checkpoint and plan are opened and held against
+// each other, so that whatever can be wrong is found before anything is computed or overwritten.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ struct PreparedRun {
   std::unique_ptr<RunPlan> plan;  // none: nothing is left to do
 };
 
-// Throws UserError naming what is wrong; then the run directory's files are as they were, but for the log.
+// Throws UserError naming what is wrong; then the run directory's files are as they were, but for
+// the log.
 PreparedRun PrepareRun(const TrainOptions& options);
 
 }  // namespace haversack

@@ -35,7 +35,8 @@ Progress ProgressFromJson(const nlohmann::json& json) {
   VisitFields(
       progress, [&](const char* name, auto& value) { json.at(name).get_to(value); },
       [&](const char* name, auto& value) {
-        if (json.contains(name)) value = json[name].get<typename std::decay_t<decltype(value)>::value_type>();
+        if (json.contains(name))
+          value = json[name].get<typename std::decay_t<decltype(value)>::value_type>();
       });
   return progress;
 }

@@ -103,7 +103,12 @@ void Reporter::WriteLog(const std::string& text) {
 void Reporter::WriteMetrics(const nlohmann::json& record) {
   if (!metrics_.is_open()) return;
   const std::string line = record.dump() + "\n";
-  metrics_.WriteAt(line.data(), line.size(), metrics_end_);
+  try {
+    metrics_.WriteAt(line.data(), line.size(), metrics_end_);
+  } catch (...) {
+    metrics_.Truncate(metrics_end_);  // no half line for a program to stumble over
+    throw;
+  }
   metrics_end_ += line.size();
 }
 

@@ -29,22 +29,23 @@ struct StepReport {
 
 class Reporter {
  public:
-  // `log_path` may be empty; the log is continued where it is. Throws FileError (exit 5), as every write
-  // to the log or the metrics does.
+  // `log_path` may be empty; the log is continued where it is. Throws FileError (exit 5), as every
+  // write to the log or the metrics does.
   Reporter(const std::string& log_path, uint64_t budget);
   ~Reporter();
 
-  // Metrics go to `path` from now on. What it holds of steps 1 to `last_step` stays, all else is dropped:
-  // a run that starts at 0 starts the file anew, a resumed one does the steps after `last_step` again.
-  // The file is cut in place, so that no kill loses a line of a step that is done.
+  // Metrics go to `path` from now on. What it holds of steps 1 to `last_step` stays, all else is
+  // dropped: a run that starts at 0 starts the file anew, a resumed one does the steps after
+  // `last_step` again. The file is cut in place, so that no kill loses a line of a step that is
+  // done.
   void OpenMetrics(const std::string& path, int64_t last_step);
   // Waits until the metrics so far have reached the disk.
   void SyncMetrics();
 
   // A line for people: standard error and the log.
   void Line(const std::string& text);
-  // A step done. On a terminal one line is rewritten; elsewhere a line every few seconds, and for the
-  // first and the last step. A metrics line that cannot be written is an error (exit 5).
+  // A step done. On a terminal one line is rewritten; elsewhere a line every few seconds, and for
+  // the first and the last step. A metrics line that cannot be written is an error (exit 5).
   void Step(const StepReport& report);
   void Evaluation(int64_t step, double loss, int64_t tokens);
 

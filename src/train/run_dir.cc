@@ -38,7 +38,8 @@ void RemoveLeftovers(const fs::path& folder) {
 RunDir::RunDir(std::string path) : path_(std::move(path)) {
   std::error_code error;
   if (fs::exists(path_, error) && !fs::is_directory(path_, error)) {
-    throw UserError(ExitCode::kUsage, "--out {}: is not a directory; choose another", path_.string());
+    throw UserError(ExitCode::kUsage, "--out {}: is not a directory; choose another",
+                    path_.string());
   }
   fs::create_directories(path_, error);
   if (error) throw FileError("create", path_.string(), error.value());

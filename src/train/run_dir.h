@@ -20,8 +20,8 @@ namespace haversack {
 class RunDir {
  public:
   // Creates the directory, locks it until destruction, and removes what a killed run left of its
-  // temporary files. Throws UserError: exit 2 where the path is no directory or another process trains
-  // into it, exit 5 where it cannot be created or written.
+  // temporary files. Throws UserError: exit 2 where the path is no directory or another process
+  // trains into it, exit 5 where it cannot be created or written.
   explicit RunDir(std::string path);
 
   const std::filesystem::path& path() const { return path_; }

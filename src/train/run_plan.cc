@@ -18,8 +18,8 @@ namespace {
 // Heap and stacks that come and go during a run: I/O buffers, JSON, one batch of integers.
 constexpr int64_t kReserve = int64_t{8} << 20;
 
-// Runs the run's largest products once, so that the buffers that the BLAS library keeps for itself are
-// resident before they are counted.
+// Runs the run's largest products once, so that the buffers that the BLAS library keeps for itself
+// are resident before they are counted.
 void WarmUpGemm(const Graph& graph, int64_t tokens) {
   int64_t cols = 1;
   for (const Param& param : graph.params) cols = std::max(cols, std::min(param.rows, param.cols));
@@ -30,9 +30,11 @@ void WarmUpGemm(const Graph& graph, int64_t tokens) {
 }
 
 std::string ChangesThatHelp(const PlanRequest& request, const Candidate& smallest) {
-  std::string changes = fmt::format("--plan recompute --micro-batch {}", smallest.plan.micro_batch);
-  if (request.plan || request.plan_name == "keep" ||
-      request.micro_batch.value_or(1) > 1) {
+  // A micro-batch that is fixed, by the flag or by the run that is resumed, may be what does not
+  // fit.
+  const int64_t micro_batch = request.micro_batch.value_or(1) > 1 ? 1 : smallest.plan.micro_batch;
+  std::string changes = fmt::format("--plan recompute --micro-batch {}", micro_batch);
+  if (request.plan || request.plan_name == "keep" || request.micro_batch.value_or(1) > 1) {
     return "try " + changes;
   }
   return "try a shorter --seq, or --fused-update with --clip 0 and --micro-batch equal to --batch";

@@ -19,7 +19,8 @@ struct MemoryBudget {
   int64_t arena() const { return budget - process - reserve; }
 };
 
-// The budget: `memory`, or 90% of what is free. More than is free is refused with both numbers (exit 2).
+// The budget: `memory`, or 90% of what is free. More than is free is refused with both numbers
+// (exit 2).
 int64_t ResolveBudget(const std::optional<uint64_t>& memory);
 
 struct RunPlan {

@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM ask a run to stop at the next step boundary; a second one ends the process at once.
+// SIGINT and SIGTERM ask a run to stop at the next step boundary; a second one ends the process at
+// once.
 #pragma once
 
 namespace haversack {

@@ -71,10 +71,10 @@ class Trainer {
     const ParamLayout& layout = model.layout;
     const Candidate& chosen = run_.plan->chosen;
     const int64_t schedule_bytes = chosen.schedule.arena_bytes;
-    evaluation_ =
-        Lower(model.graph, chosen.plan, chosen.schedule.shape, ScheduleMode::kEvaluate);
-    HAVERSACK_CHECK(evaluation_.arena_bytes <= schedule_bytes, "evaluation needs {} bytes, a step {}",
-                    evaluation_.arena_bytes, schedule_bytes);
+    evaluation_ = Lower(model.graph, chosen.plan, chosen.schedule.shape, ScheduleMode::kEvaluate);
+    HAVERSACK_CHECK(evaluation_.arena_bytes <= schedule_bytes,
+                    "evaluation needs {} bytes, a step {}", evaluation_.arena_bytes,
+                    schedule_bytes);
     arena_ = std::make_unique<Arena>(chosen.arena_bytes());
     const auto take = [&](const char* name) {
       return reinterpret_cast<float*>(arena_->Take(name, layout.bytes()));
@@ -112,18 +112,18 @@ class Trainer {
     const int64_t free = run_.dir->FreeBytes();
     const int64_t each = checkpoints.BytesEach();
     if (free + checkpoints.ReclaimedBytes(options_.keep) < each) {
-      throw UserError(ExitCode::kDevice,
-                      "no room for a checkpoint in {}: it takes {}, {} are free; free some space or "
-                      "choose another --out",
-                      path, FormatBytes(each), FormatBytes(free));
+      throw UserError(
+          ExitCode::kDevice,
+          "no room for a checkpoint in {}: it takes {}, {} are free; free some space or "
+          "choose another --out",
+          path, FormatBytes(each), FormatBytes(free));
     }
     // While one is written there are two, even with --keep 1; and the best beside the newest.
     const int64_t saves = 1 + (options_.save_every > 0 ? left / options_.save_every : 0);
     const int64_t together =
         std::min(saves, std::max<int64_t>(2, options_.keep) + (run_.valid ? 1 : 0));
-    const int64_t needed =
-        together * each - checkpoints.TotalBytes() +
-        ExportBytes(run_.model->graph, options_.export_dtype, options_.model);
+    const int64_t needed = together * each - checkpoints.TotalBytes() +
+                           ExportBytes(run_.model->graph, options_.export_dtype, options_.model);
     if (free >= needed) return;
     Log(fmt::format("warning: {} has {} free; checkpoints and the exported model may take {} more",
                     path, FormatBytes(free), FormatBytes(needed)));
@@ -132,8 +132,7 @@ class Trainer {
   // A signal ends it without a result; the resumed run does it again.
   void Evaluate() {
     if (!run_.valid) return;
-    const Evaluation result =
-        haversack::Evaluate(*run_.valid, evaluation_, *executor_, Stopping);
+    const Evaluation result = haversack::Evaluate(*run_.valid, evaluation_, *executor_, Stopping);
     if (!result.complete) return;
     const double loss = result.loss();
     run_.reporter->Evaluation(progress_.step, loss, result.tokens);
@@ -203,7 +202,8 @@ class Trainer {
     };
     if (options_.fused_update) optimizer_->Begin(progress_.updates + 1, lr, 1);
     for (size_t i = 0; i < batches_.size(); ++i) {
-      executor_->Run(run_.plan->chosen.schedule, ViewOf(batches_[i], scale, &loss_sum), i > 0, update);
+      executor_->Run(run_.plan->chosen.schedule, ViewOf(batches_[i], scale, &loss_sum), i > 0,
+                     update);
     }
     report.grad_norm = options_.fused_update ? std::sqrt(squared_norm)
                                              : GradientNorm(run_.model->layout, state_.grads);
@@ -231,19 +231,21 @@ class Trainer {
   }
 
   [[noreturn]] void ThrowDiverged() const {
-    throw UserError(ExitCode::kDiverged,
-                    "training diverged: {} steps in a row had a loss or gradient that is not finite "
-                    "(the last was step {}); nothing was exported; lower --lr or lengthen --warmup, "
-                    "and go on from the last checkpoint",
-                    progress_.bad_in_row, progress_.step);
+    throw UserError(
+        ExitCode::kDiverged,
+        "training diverged: {} steps in a row had a loss or gradient that is not finite "
+        "(the last was step {}); nothing was exported; lower --lr or lengthen --warmup, "
+        "and go on from the last checkpoint",
+        progress_.bad_in_row, progress_.step);
   }
 
   [[noreturn]] void ThrowTorn(int64_t step) const {
-    throw UserError(ExitCode::kDiverged,
-                    "training diverged: in step {} a gradient is not finite after other tensors were "
-                    "updated, and --fused-update cannot take that back; nothing was saved or exported; "
-                    "lower --lr or lengthen --warmup, and go on from the last checkpoint",
-                    step);
+    throw UserError(
+        ExitCode::kDiverged,
+        "training diverged: in step {} a gradient is not finite after other tensors were "
+        "updated, and --fused-update cannot take that back; nothing was saved or exported; "
+        "lower --lr or lengthen --warmup, and go on from the last checkpoint",
+        step);
   }
 
   void Save() {
@@ -295,8 +297,7 @@ class Trainer {
                     FormatBytes(run_.plan->predicted_peak_bytes), FormatBytes(PeakResidentBytes()),
                     FormatBytes(run_.budget)));
     if (progress_.skipped > 0) Log(fmt::format("{} steps were skipped", progress_.skipped));
-    Log(fmt::format("model in {}, checkpoints in {}", run_.dir->model(),
-                    run_.dir->checkpoints()));
+    Log(fmt::format("model in {}, checkpoints in {}", run_.dir->model(), run_.dir->checkpoints()));
   }
 
   Clock::time_point started_;
