@@ -256,12 +256,12 @@ def test_what_is_no_temperature_or_share_is_refused_by_name(
 def test_samples_have_the_shares_of_the_softmax(haversack: Haversack, close_race: Path) -> None:
     texts = [
         generate(haversack, close_race, "a", 1, "--temperature", 1, "--seed", seed)
-        for seed in range(64)
+        for seed in range(36)
     ]
-    # 64 draws at 0.502: four standard deviations are 16. src/exec/sampler_test.cc takes 10,000.
-    assert 16 <= texts.count("b") <= 48
-    assert 16 <= texts.count("c") <= 48
-    assert texts.count("b") + texts.count("c") >= 60
+    # 36 draws at one half: four standard deviations are 12. src/exec/sampler_test.cc takes 10,000.
+    assert 6 <= texts.count("b") <= 30
+    assert 6 <= texts.count("c") <= 30
+    assert texts.count("b") + texts.count("c") >= 33
 
 
 def test_any_temperature_samples(haversack: Haversack, close_race: Path) -> None:
@@ -269,7 +269,7 @@ def test_any_temperature_samples(haversack: Haversack, close_race: Path) -> None
         generate(haversack, close_race, "a", 1, "--temperature", "1e30", "--seed", seed)
         for seed in range(8)
     }
-    assert len(texts) >= 6  # of 259 equals
+    assert len(texts - {"b", "c"}) >= 3  # 259 equals, of which the upper bytes look alike
 
 
 def test_the_same_seed_gives_the_same_text_on_any_number_of_threads(

@@ -158,7 +158,9 @@ ExitCode GenerateCommand(int argc, const char* const* argv) {
   app.add_option("--top-p", options.sampling.top_p,
                  "sample among the tokens that hold this probability")
       ->capture_default_str();
-  app.add_option("--seed", options.sampling.seed)->capture_default_str();
+  app.add_option("--seed", options.sampling.seed)
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--threads", options.threads, "compute threads (default: all cores)")
       ->check(CLI::Range(0, 4096));
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;

@@ -19,11 +19,11 @@ class CostProfile {
   // Replaces the file in one step; a cache that cannot be written is not an error.
   void Save(const std::string& path) const;
 
-  // Runs each instruction of `schedule` whose cost is not known yet, alone, `repetitions` times on
-  // whatever the buffers hold, and keeps the fastest. Gradients in the model state are overwritten.
+  // Runs each distinct instruction of `schedule` alone, `repetitions` times on whatever the buffers
+  // hold, and keeps the fastest; one whose cost is known runs once, so that whatever the libraries
+  // allocate for it is resident afterwards. Gradients in the model state are overwritten.
   void Measure(const Graph& graph, const Schedule& schedule, Executor& executor,
                const MicroBatch& batch, int repetitions);
-  bool Covers(const Graph& graph, const Schedule& schedule) const;
 
   void Set(const Graph& graph, const Schedule& schedule, const Instr& instr, double seconds);
   // Of one instruction; 0 for what is not measured (updates).

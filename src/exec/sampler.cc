@@ -38,12 +38,15 @@ int32_t SampleToken(std::span<const float> logits, const SamplingOptions& option
   }
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
+  // By logit: a high temperature makes equal weights of different logits.
   std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return weight[a] > weight[b]; });
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
   const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
   size_t kept = 0;
   double sum = 0;
-  while (kept < order.size() && (kept == 0 || sum < options.top_p * total)) {
+  // None without weight, even where rounding leaves the sum below the share.
+  while (kept < order.size() && weight[order[kept]] > 0 &&
+         (kept == 0 || sum < options.top_p * total)) {
     sum += weight[order[kept++]];
   }
   const RandomStream random({.seed = options.seed, .purpose = RandomPurpose::kSampling});

@@ -17,11 +17,13 @@ constexpr int kDraws = 10'000;
 
 // How often each id is drawn over kDraws seeds, as a share.
 std::vector<double> Shares(const std::vector<float>& logits, SamplingOptions options) {
-  std::vector<double> shares(logits.size(), 0);
+  std::vector<int> counts(logits.size(), 0);
   for (uint64_t seed = 0; seed < kDraws; ++seed) {
     options.seed = seed;
-    shares[SampleToken(logits, options, 7)] += 1.0 / kDraws;
+    ++counts[SampleToken(logits, options, 7)];
   }
+  std::vector<double> shares;
+  for (const int count : counts) shares.push_back(count / double{kDraws});
   return shares;
 }
 

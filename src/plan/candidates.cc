@@ -33,9 +33,9 @@ struct BlankBatch {
   std::vector<int32_t> ids, targets, positions, boundaries;
 };
 
+// Costs into `profile`; every distinct product of the schedule has run afterwards.
 void MeasureSchedule(const Graph& graph, const ParamLayout& layout, const Schedule& schedule,
                      CostProfile& profile) {
-  if (profile.Covers(graph, schedule)) return;
   Arena arena(2 * layout.bytes() + schedule.arena_bytes + 4096);
   ModelState state;
   state.weights = reinterpret_cast<float*>(arena.Take("weights", layout.bytes()));
@@ -125,19 +125,29 @@ Candidate Candidates::MakeCandidate(Plan plan, Schedule schedule,
                           kUpdateSecondsPerByte * 7 * static_cast<double>(layout_.bytes())};
 }
 
-void Candidates::Measure(int64_t arena_budget, CostProfile& profile) {
+void Candidates::MeasureSize(Size& size, CostProfile& profile) {
   profile_ = &profile;
+  if (size.measured) return;
+  size.measured = true;
+  // Everything that any plan can run: a re-run is priced as the first run, but for cheap ops, which the
+  // keep plan re-runs.
+  MeasureSchedule(one_block_, one_block_layout_,
+                  Lower(one_block_, KeepPlan(one_block_, size.micro_batch), ShapeOf(size),
+                        ScheduleMode::kTrain),
+                  profile);
+}
+
+void Candidates::WarmUp(CostProfile& profile) {
   for (Size& size : sizes_) {
-    if (size.measured || state_bytes_ + size.least_bytes > arena_budget) continue;
-    // Between them these two run everything that any plan can run.
-    for (const Plan& plan : {KeepPlan(one_block_, size.micro_batch),
-                             RecomputePlan(one_block_, size.micro_batch)}) {
-      const Schedule schedule =
-          Lower(one_block_, plan, ShapeOf(size), ScheduleMode::kTrain);
-      MeasureSchedule(one_block_, one_block_layout_, schedule, profile);
-    }
-    size.measured = true;
-    if (request_.plan_name == "auto" && !request_.plan) {
+    if (size.micro_batch == smallest_.plan.micro_batch) MeasureSize(size, profile);
+  }
+}
+
+void Candidates::Measure(int64_t arena_budget, CostProfile& profile) {
+  for (Size& size : sizes_) {
+    if (state_bytes_ + size.least_bytes > arena_budget) continue;
+    MeasureSize(size, profile);
+    if (request_.plan_name == "auto" && !request_.plan && !size.planner) {
       size.planner =
           std::make_unique<Planner>(graph_, one_block_, ShapeOf(size), mode_, profile);
     }

@@ -58,6 +58,10 @@ class Candidates {
   // The largest arena that any candidate could use: more is never faster.
   int64_t largest_arena_bytes() const { return largest_arena_bytes_; }
 
+  // Runs everything that the smallest candidate runs once, on a model of one layer in a temporary arena,
+  // so that what the libraries allocate for themselves is resident and can be counted.
+  void WarmUp(CostProfile& profile);
+
   // Measures what `profile` lacks, at the micro-batches that fit into an arena of `arena_budget` bytes.
   void Measure(int64_t arena_budget, CostProfile& profile);
 
@@ -71,6 +75,7 @@ class Candidates {
     bool measured = false;
     std::unique_ptr<Planner> planner;  // of an "auto" request
   };
+  void MeasureSize(Size& size, CostProfile& profile);
   BatchShape ShapeOf(const Size& size) const;
   Plan FixedPlan(const Graph& graph, int64_t micro_batch) const;
   Candidate MakeCandidate(Plan plan, Schedule schedule, double micro_batch_seconds) const;

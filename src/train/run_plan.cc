@@ -10,24 +10,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/process_memory.h"
-#include "kernels/gemm.h"
 
 namespace haversack {
 namespace {
 
 // Heap and stacks that come and go during a run: I/O buffers, JSON, one batch of integers.
 constexpr int64_t kReserve = int64_t{8} << 20;
-
-// Runs the run's largest products once, so that the buffers that the BLAS library keeps for itself
-// are resident before they are counted.
-void WarmUpGemm(const Graph& graph, int64_t tokens) {
-  int64_t cols = 1;
-  for (const Param& param : graph.params) cols = std::max(cols, std::min(param.rows, param.cols));
-  const int64_t rows = std::min<int64_t>(tokens, 512);
-  std::vector<float> a(rows * cols, 0), b(rows * cols, 0), c(rows * rows, 0);
-  Gemm(Transpose::kNo, Transpose::kYes, rows, rows, cols, 1, a.data(), cols, b.data(), cols, 0,
-       c.data(), rows);
-}
 
 std::string ChangesThatHelp(const PlanRequest& request, const Candidate& smallest) {
   // A micro-batch that is fixed, by the flag or by the run that is resumed, may be what does not
@@ -92,7 +80,11 @@ RunPlanner::RunPlanner(const Model& model, const PlanRequest& request, int64_t l
     : request_(request),
       candidates_(model.config, model.graph, model.layout,
                   {.positions = request.seq, .loss_chunk = loss_chunk}, request) {
-  WarmUpGemm(model.graph, request.batch * request.seq);
+  if (const std::optional<std::string> cache = CacheFolder()) {
+    profile_path_ = CostProfilePath(*cache);
+    profile_ = CostProfile::Load(profile_path_);
+  }
+  candidates_.WarmUp(profile_);
   TrimHeap();
   process_ = ResidentBytes();
 }
@@ -128,12 +120,9 @@ RunPlan RunPlanner::Plan(int64_t budget) {
 }
 
 void RunPlanner::Measure(int64_t budget) {
-  const std::optional<std::string> cache = CacheFolder();
-  const std::string path = cache ? CostProfilePath(*cache) : "";
-  if (cache) profile_ = CostProfile::Load(path);
   candidates_.Measure(budget - overhead(), profile_);
-  if (cache) profile_.Save(path);
-  // The measurement made the libraries' own buffers resident; they count before a plan is chosen.
+  if (!profile_path_.empty()) profile_.Save(profile_path_);
+  // What larger products made the libraries allocate counts before a plan is chosen.
   TrimHeap();
   process_ = std::max(process_, ResidentBytes());
 }

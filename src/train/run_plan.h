@@ -67,6 +67,7 @@ class RunPlanner {
 
   PlanRequest request_;
   Candidates candidates_;
+  std::string profile_path_;  // empty: nowhere to keep it
   CostProfile profile_;
   int64_t process_ = 0;  // resident bytes before the arena
 };

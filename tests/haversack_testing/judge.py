@@ -25,20 +25,26 @@ def load(model_dir: Path, dtype: str = "float32") -> Any:
 
 def logits(model: Any, ids: Sequence[int]) -> Any:
     """Logits [len(ids), vocab] as f32."""
+    return batch_logits(model, [ids])[0]
+
+
+def batch_logits(model: Any, rows: Sequence[Sequence[int]]) -> Any:
+    """Logits [len(rows), len(rows[0]), vocab] as f32, of rows of one length."""
     import torch
 
     with torch.no_grad():
-        return model(torch.tensor([list(ids)])).logits[0].float()
+        return model(torch.tensor([list(row) for row in rows])).logits.float()
 
 
 def loss(model: Any, ids: Sequence[int], seq: int) -> float:
     """Mean loss of `ids` cut into windows of `seq` inputs, every token but the first predicted."""
     import torch
 
+    windows = [list(ids[begin : begin + seq + 1]) for begin in range(0, len(ids) - 1, seq)]
     total = 0.0
-    for begin in range(0, len(ids) - 1, seq):
-        window = list(ids[begin : begin + seq + 1])
-        scores = logits(model, window[:-1]).double()
-        target = torch.tensor(window[1:])
-        total += torch.nn.functional.cross_entropy(scores, target, reduction="sum").item()
+    for rows in (windows[:-1], windows[-1:]):  # only the last may be shorter
+        if rows:
+            scores = batch_logits(model, [row[:-1] for row in rows]).double().flatten(0, 1)
+            targets = torch.tensor([token for row in rows for token in row[1:]])
+            total += torch.nn.functional.cross_entropy(scores, targets, reduction="sum").item()
     return total / (len(ids) - 1)
