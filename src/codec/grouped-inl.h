@@ -96,31 +96,23 @@ HWY_INLINE ChunkVec ClearLowerHalves(hn::Vec<ChunkU32> bits) {
 HWY_INLINE ChunkVec CoveringStep(ChunkVec range, float codes) {
   const ChunkF32 d;
   const ChunkU32 du;
-  const auto exact = hn::Max(hn::Div(range, hn::Set(d, codes)), hn::Set(d, kSmallestStep));
+  const auto exact = hn::Max(hn::Mul(range, hn::Set(d, 1 / codes)), hn::Set(d, kSmallestStep));
   const auto step = ClearLowerHalves(hn::Add(hn::BitCast(du, exact), hn::Set(du, 0xFFFFu)));
   const auto finite = hn::Lt(range, hn::Set(d, std::numeric_limits<float>::infinity()));
   return hn::IfThenElse(finite, step, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
 }
 
-// The random words of a chunk. Columns j and j + 16 take the lower and the upper 15 bits of word j.
-// A word hashes (chunk, j) by two rounds of multiply and xor-shift (constants: Ellithorpe's
-// lowbias32, https://github.com/skeeto/hash-prospector) under 64 bits of Philox that belong to the
-// row: a tenth of the cost of Philox for every column.
-HWY_INLINE hn::Vec<ChunkU32> RandomWords(const RowKey& key, int64_t chunk, int64_t j) {
+// The 15 random bits of columns [column, column + lanes): the upper ones of a * column + b modulo
+// 2^32, with a and b 64 bits of Philox that belong to the row. Rows are independent, and within a
+// row two columns are exactly (Dietzfelbinger, "Universal hashing and k-wise independent random
+// variables via integer arithmetic without primes", STACS 1996: up to 2^18 columns), which is all
+// that the squared error of a sum depends on. An addition and a shift, where Philox for every
+// column would cost more than the codec.
+HWY_INLINE hn::Vec<ChunkU32> RandomBits(const RowKey& key, int64_t column) {
   const ChunkU32 d;
-  auto word = hn::Iota(d, static_cast<uint32_t>(chunk * (kChunk / 2) + j) + key.first);
-  word = hn::Mul(word, hn::Set(d, 0x7FEB352Du));
-  word = hn::Xor(word, hn::Set(d, key.second));
-  word = hn::Xor(word, hn::ShiftRight<15>(word));
-  word = hn::Mul(word, hn::Set(d, 0x846CA68Bu));
-  return hn::Xor(word, hn::ShiftRight<16>(word));
-}
-
-HWY_INLINE hn::Vec<ChunkU32> LowerRandom(hn::Vec<ChunkU32> words) {
-  return hn::And(words, hn::Set(ChunkU32(), (1u << kRandomBits) - 1));
-}
-HWY_INLINE hn::Vec<ChunkU32> UpperRandom(hn::Vec<ChunkU32> words) {
-  return hn::ShiftRight<32 - kRandomBits>(words);
+  const auto lanes = hn::Mul(hn::Iota(d, 0), hn::Set(d, key.slope));
+  const auto first = static_cast<uint32_t>(column) * key.slope + key.offset;
+  return hn::ShiftRight<32 - kRandomBits>(hn::Add(lanes, hn::Set(d, first)));
 }
 
 // floor(code + random) in the low byte, its sign bit inverted, for a code in random units.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -32,25 +33,31 @@ class PaddedRow {
   hwy::AlignedFreeUniquePtr<float[]> copy_;
 };
 
-// The keys of successive rows: half a Philox block each.
+// The keys of successive rows: half a Philox block each, several blocks at a time, so that their
+// long chains of operations overlap.
 class RowKeys {
  public:
   explicit RowKeys(const Rounding& rounding) : stream_(rounding.key), first_(rounding.first_row) {}
 
   RowKey operator()(int64_t row) {
     const auto at = static_cast<uint64_t>(first_ + row);
-    if (at / 2 != block_) {
-      block_ = at / 2;
-      words_ = stream_.Block(block_);
+    if (at / kRows != batch_) {
+      batch_ = at / kRows;
+      for (uint64_t i = 0; i < kRows / 2; ++i) {
+        const std::array<uint32_t, 4> words = stream_.Block(batch_ * (kRows / 2) + i);
+        keys_[2 * i] = {words[0], words[1]};
+        keys_[2 * i + 1] = {words[2], words[3]};
+      }
     }
-    return {words_[at % 2 * 2], words_[at % 2 * 2 + 1]};
+    return keys_[at % kRows];
   }
 
  private:
+  static constexpr uint64_t kRows = 16;
   RandomStream stream_;
   int64_t first_;
-  uint64_t block_ = ~uint64_t{0};
-  std::array<uint32_t, 4> words_{};
+  uint64_t batch_ = ~uint64_t{0};
+  std::array<RowKey, kRows> keys_;
 };
 
 }  // namespace
@@ -59,6 +66,7 @@ GroupedLayout::GroupedLayout(const GroupedKind& kind, const CodecSpec& codec, in
                              int64_t cols)
     : width(static_cast<int64_t>(AlignUp(cols, kChunk))),
       group(codec.group),
+      group_log2(std::countr_zero(static_cast<uint32_t>(codec.group))),
       groups((cols + group - 1) / group),
       row_bytes(width * kind.bits / 8) {
   const size_t section = AlignUp(static_cast<uint64_t>(rows * groups) * sizeof(uint16_t), 64);
@@ -97,7 +105,8 @@ GroupScratch::GroupScratch(int64_t groups) {
 }
 
 size_t GroupedFormat::EncodedBytes(const CodecSpec& codec, int64_t rows, int64_t cols) const {
-  HAVERSACK_CHECK(codec.group > 0 && codec.group % kChunk == 0, "group {}", codec.group);
+  HAVERSACK_CHECK(codec.group >= kChunk && std::has_single_bit(static_cast<uint32_t>(codec.group)),
+                  "group {}", codec.group);
   return GroupedLayout(kind_, codec, rows, cols).bytes;
 }
 

@@ -32,6 +32,7 @@ struct GroupedLayout {
 
   int64_t width;      // padded columns, a multiple of kChunk
   int64_t group;      // columns of a group
+  int group_log2;     // of those
   int64_t groups;     // of a row
   int64_t row_bytes;  // codes of a row
   size_t scales;      // offset; [rows, groups] bf16
@@ -40,10 +41,10 @@ struct GroupedLayout {
   size_t bytes;       // of all
 };
 
-// The key of one row's random numbers.
+// What one row's random numbers come from (RandomBits in grouped-inl.h).
 struct RowKey {
-  uint32_t first = 0;
-  uint32_t second = 0;
+  uint32_t slope = 0;
+  uint32_t offset = 0;
 };
 
 // Where one row's parts are.

@@ -60,7 +60,7 @@ HWY_INLINE LaneRange GroupRange(const GroupedLayout& layout, const ExcludedColum
 HWY_NOINLINE void MarkNonFinite(const GroupedLayout& layout, const ExcludedColumns& excluded,
                                 const float* x, float* highs) {
   for (int64_t c = 0; c < layout.width; ++c) {
-    const int64_t g = c / layout.group;
+    const int64_t g = c >> layout.group_log2;
     const int32_t* mask = excluded.Mask(g);
     const bool counts = mask == nullptr || mask[c % layout.group] == 0;
     if (counts && !std::isfinite(x[c])) highs[g] = std::numeric_limits<float>::quiet_NaN();
@@ -110,7 +110,7 @@ HWY_INLINE void GroupSteps(const GroupedLayout& layout, float units, const Group
 
 template <bool kStochastic>
 HWY_INLINE void EncodeChunk(const float* x, float minimum, float inverse, const RowKey& key,
-                            int64_t chunk, uint8_t* codes) {
+                            int64_t column, uint8_t* codes) {
   const ChunkF32 d;
   const auto low = hn::Set(d, minimum);
   const auto scale = hn::Set(d, inverse);
@@ -120,9 +120,8 @@ HWY_INLINE void EncodeChunk(const float* x, float minimum, float inverse, const 
     const auto b = hn::Mul(hn::Sub(hn::LoadU(d, x + j + kChunk / 2), low), scale);
     hn::Vec<ChunkU32> a_code, b_code;
     if constexpr (kStochastic) {
-      const auto words = RandomWords(key, chunk, j);
-      a_code = RoundStochastically(a, LowerRandom(words));
-      b_code = RoundStochastically(b, UpperRandom(words));
+      a_code = RoundStochastically(a, RandomBits(key, column + j));
+      b_code = RoundStochastically(b, RandomBits(key, column + j + kChunk / 2));
     } else {
       a_code = RoundIntoLowBits(a);
       b_code = RoundIntoLowBits(b);
@@ -138,9 +137,8 @@ HWY_INLINE void EncodeCodes(const GroupedLayout& layout, const float* x, const f
   for (int64_t c = 0; c < layout.width; c += kChunk) {
     hwy::Prefetch(next + c);
     hwy::Prefetch(next + c + kChunk / 2);
-    const int64_t g = c / layout.group;
-    EncodeChunk<kStochastic>(x + c, scratch.low[g], scratch.inverse[g], key, c / kChunk,
-                             codes + c / 2);
+    const int64_t g = c >> layout.group_log2;
+    EncodeChunk<kStochastic>(x + c, scratch.low[g], scratch.inverse[g], key, c, codes + c / 2);
   }
 }
 
@@ -166,8 +164,8 @@ void DecodeInt4Chunks(const GroupedLayout& layout, const ConstGroupedRow& in, in
   const int64_t lanes = ChunkLanes();
   const auto mask = hn::Set(di, 15);
   for (int64_t c = first * kChunk; c < last * kChunk; c += kChunk, x += kChunk) {
-    const auto step = hn::Set(d, WidenBf16(in.scales[c / layout.group]));
-    const auto low = hn::Set(d, WidenBf16(in.minima[c / layout.group]));
+    const auto step = hn::Set(d, WidenBf16(in.scales[c >> layout.group_log2]));
+    const auto low = hn::Set(d, WidenBf16(in.minima[c >> layout.group_log2]));
     for (int64_t j = 0; j < kChunk / 2; j += lanes) {
       const auto both = hn::PromoteTo(di, hn::LoadU(ChunkU8(), in.codes + c / 2 + j));
       const auto a = hn::ConvertTo(d, hn::And(both, mask));

@@ -66,7 +66,7 @@ HWY_INLINE void GroupSteps(const GroupedLayout& layout, float units, const Group
 }
 
 template <bool kStochastic>
-HWY_INLINE void EncodeChunk(const float* x, float inverse, const RowKey& key, int64_t chunk,
+HWY_INLINE void EncodeChunk(const float* x, float inverse, const RowKey& key, int64_t column,
                             uint8_t* codes) {
   const ChunkF32 d;
   const auto scale = hn::Set(d, inverse);
@@ -75,10 +75,9 @@ HWY_INLINE void EncodeChunk(const float* x, float inverse, const RowKey& key, in
     const auto low = hn::Mul(hn::LoadU(d, x + j), scale);
     const auto high = hn::Mul(hn::LoadU(d, x + j + kChunk / 2), scale);
     if constexpr (kStochastic) {
-      const auto words = RandomWords(key, chunk, j);
       const auto sign = hn::Set(ChunkU32(), 0x80);
-      const auto low_code = RoundStochastically(low, LowerRandom(words));
-      const auto high_code = RoundStochastically(high, UpperRandom(words));
+      const auto low_code = RoundStochastically(low, RandomBits(key, column + j));
+      const auto high_code = RoundStochastically(high, RandomBits(key, column + j + kChunk / 2));
       StoreLowBytes(hn::Xor(low_code, sign), codes + j);
       StoreLowBytes(hn::Xor(high_code, sign), codes + j + kChunk / 2);
     } else {
@@ -94,7 +93,7 @@ HWY_INLINE void EncodeCodes(const GroupedLayout& layout, const float* x, const f
   for (int64_t c = 0; c < layout.width; c += kChunk) {
     hwy::Prefetch(next + c);
     hwy::Prefetch(next + c + kChunk / 2);
-    EncodeChunk<kStochastic>(x + c, inverse[c / layout.group], key, c / kChunk, codes + c);
+    EncodeChunk<kStochastic>(x + c, inverse[c >> layout.group_log2], key, c, codes + c);
   }
 }
 
@@ -117,7 +116,7 @@ void DecodeInt8Chunks(const GroupedLayout& layout, const ConstGroupedRow& in, in
   const int64_t lanes = ChunkLanes();
   const auto* codes = reinterpret_cast<const int8_t*>(in.codes);
   for (int64_t c = first * kChunk; c < last * kChunk; c += kChunk, x += kChunk) {
-    const auto step = hn::Set(d, WidenBf16(in.scales[c / layout.group]));
+    const auto step = hn::Set(d, WidenBf16(in.scales[c >> layout.group_log2]));
     for (int64_t j = 0; j < kChunk; j += lanes) {
       const auto code = hn::PromoteTo(ChunkI32(), hn::LoadU(ChunkI8(), codes + c + j));
       hn::StoreU(hn::Mul(hn::ConvertTo(d, code), step), d, x + j);

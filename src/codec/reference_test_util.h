@@ -41,7 +41,7 @@ inline ReferenceGroup MakeReferenceGroup(const float* row, int64_t begin, int64_
   if (codes == 15) group.minimum = Bf16Below(low);
   // As f32 arithmetic has it; the double's own rounding would be finer.
   const float range = static_cast<float>(high - group.minimum);
-  const float exact = std::max(range / static_cast<float>(codes), 0x1p-110f);
+  const float exact = std::max(range * (1 / static_cast<float>(codes)), 0x1p-110f);
   group.step = Bf16Above(exact);
   return group;
 }

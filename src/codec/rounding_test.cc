@@ -77,13 +77,14 @@ TEST(StochasticRounding, WhatIsACodeStaysThatCode) {
   }
 }
 
-// The share of equal bits between two draws of fair coins is 1/2 within 5 / (2 sqrt(n)).
+// The share of equal bits between two draws of fair coins is 1/2 within 5 / (2 sqrt(n)). Columns of
+// a row are independent two by two only, so it is rows that count.
 void ExpectIndependent(const Floats& a, const Floats& b) {
   ASSERT_EQ(a.size(), b.size());
   double equal = 0;
   for (size_t i = 0; i < a.size(); ++i) equal += a[i] == b[i];
   const double count = static_cast<double>(a.size());
-  EXPECT_NEAR(equal / count, 0.5, 2.5 / std::sqrt(count));
+  EXPECT_NEAR(equal / count, 0.5, 2.5 / std::sqrt(static_cast<double>(kRows)));
 }
 
 TEST(StochasticRounding, DrawsAnewForEverySeedLayerStepRowAndColumn) {
