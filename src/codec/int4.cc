@@ -109,7 +109,7 @@ HWY_INLINE void GroupSteps(const GroupedLayout& layout, float units, const Group
 }
 
 template <bool kStochastic>
-HWY_INLINE void EncodeChunk(const float* x, float minimum, float inverse, const RowKey& key,
+HWY_INLINE void EncodeChunk(const float* x, float minimum, float inverse, RowKey key,
                             int64_t column, uint8_t* codes) {
   const ChunkF32 d;
   const auto low = hn::Set(d, minimum);
@@ -133,12 +133,15 @@ HWY_INLINE void EncodeChunk(const float* x, float minimum, float inverse, const 
 
 template <bool kStochastic>
 HWY_INLINE void EncodeCodes(const GroupedLayout& layout, const float* x, const float* next,
-                            const RowKey& key, const GroupScratch& scratch, uint8_t* codes) {
-  for (int64_t c = 0; c < layout.width; c += kChunk) {
+                            RowKey key, const float* low, const float* inverse, uint8_t* codes) {
+  // Copies: to the compiler, a store of bytes may change what a reference leads to.
+  const int64_t width = layout.width;
+  const int group_log2 = layout.group_log2;
+  for (int64_t c = 0; c < width; c += kChunk) {
     hwy::Prefetch(next + c);
     hwy::Prefetch(next + c + kChunk / 2);
-    const int64_t g = c >> layout.group_log2;
-    EncodeChunk<kStochastic>(x + c, scratch.low[g], scratch.inverse[g], key, c, codes + c / 2);
+    const int64_t g = c >> group_log2;
+    EncodeChunk<kStochastic>(x + c, low[g], inverse[g], key, c, codes + c / 2);
   }
 }
 
@@ -151,23 +154,27 @@ void EncodeInt4Row(const GroupedLayout& layout, const ExcludedColumns& excluded,
   std::memcpy(out.scales, scratch.scales, group_bytes);
   std::memcpy(out.minima, scratch.minima, group_bytes);
   if (key != nullptr) {
-    EncodeCodes<true>(layout, x, next, *key, scratch, out.codes);
+    EncodeCodes<true>(layout, x, next, *key, scratch.low, scratch.inverse, out.codes);
   } else {
-    EncodeCodes<false>(layout, x, next, {}, scratch, out.codes);
+    EncodeCodes<false>(layout, x, next, {}, scratch.low, scratch.inverse, out.codes);
   }
 }
 
 void DecodeInt4Chunks(const GroupedLayout& layout, const ConstGroupedRow& in, int64_t first,
                       int64_t last, float* x) {
+  const int group_log2 = layout.group_log2;  // copies: stores of vectors may alias anything
+  const uint16_t* scales = in.scales;
+  const uint16_t* minima = in.minima;
+  const uint8_t* codes = in.codes;
   const ChunkF32 d;
   const ChunkI32 di;
   const int64_t lanes = ChunkLanes();
   const auto mask = hn::Set(di, 15);
   for (int64_t c = first * kChunk; c < last * kChunk; c += kChunk, x += kChunk) {
-    const auto step = hn::Set(d, WidenBf16(in.scales[c >> layout.group_log2]));
-    const auto low = hn::Set(d, WidenBf16(in.minima[c >> layout.group_log2]));
+    const auto step = hn::Set(d, WidenBf16(scales[c >> group_log2]));
+    const auto low = hn::Set(d, WidenBf16(minima[c >> group_log2]));
     for (int64_t j = 0; j < kChunk / 2; j += lanes) {
-      const auto both = hn::PromoteTo(di, hn::LoadU(ChunkU8(), in.codes + c / 2 + j));
+      const auto both = hn::PromoteTo(di, hn::LoadU(ChunkU8(), codes + c / 2 + j));
       const auto a = hn::ConvertTo(d, hn::And(both, mask));
       const auto b = hn::ConvertTo(d, hn::ShiftRight<4>(both));
       hn::StoreU(hn::MulAdd(a, step, low), d, x + j);

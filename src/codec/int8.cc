@@ -66,7 +66,7 @@ HWY_INLINE void GroupSteps(const GroupedLayout& layout, float units, const Group
 }
 
 template <bool kStochastic>
-HWY_INLINE void EncodeChunk(const float* x, float inverse, const RowKey& key, int64_t column,
+HWY_INLINE void EncodeChunk(const float* x, float inverse, RowKey key, int64_t column,
                             uint8_t* codes) {
   const ChunkF32 d;
   const auto scale = hn::Set(d, inverse);
@@ -89,11 +89,14 @@ HWY_INLINE void EncodeChunk(const float* x, float inverse, const RowKey& key, in
 
 template <bool kStochastic>
 HWY_INLINE void EncodeCodes(const GroupedLayout& layout, const float* x, const float* next,
-                            const RowKey& key, const float* inverse, uint8_t* codes) {
-  for (int64_t c = 0; c < layout.width; c += kChunk) {
+                            RowKey key, const float* inverse, uint8_t* codes) {
+  // Copies: to the compiler, a store of bytes may change what a reference leads to.
+  const int64_t width = layout.width;
+  const int group_log2 = layout.group_log2;
+  for (int64_t c = 0; c < width; c += kChunk) {
     hwy::Prefetch(next + c);
     hwy::Prefetch(next + c + kChunk / 2);
-    EncodeChunk<kStochastic>(x + c, inverse[c >> layout.group_log2], key, c, codes + c);
+    EncodeChunk<kStochastic>(x + c, inverse[c >> group_log2], key, c, codes + c);
   }
 }
 
@@ -112,11 +115,13 @@ void EncodeInt8Row(const GroupedLayout& layout, const ExcludedColumns& excluded,
 
 void DecodeInt8Chunks(const GroupedLayout& layout, const ConstGroupedRow& in, int64_t first,
                       int64_t last, float* x) {
+  const int group_log2 = layout.group_log2;  // copies: stores of vectors may alias anything
+  const uint16_t* scales = in.scales;
+  const auto* codes = reinterpret_cast<const int8_t*>(in.codes);
   const ChunkF32 d;
   const int64_t lanes = ChunkLanes();
-  const auto* codes = reinterpret_cast<const int8_t*>(in.codes);
   for (int64_t c = first * kChunk; c < last * kChunk; c += kChunk, x += kChunk) {
-    const auto step = hn::Set(d, WidenBf16(in.scales[c >> layout.group_log2]));
+    const auto step = hn::Set(d, WidenBf16(scales[c >> group_log2]));
     for (int64_t j = 0; j < kChunk; j += lanes) {
       const auto code = hn::PromoteTo(ChunkI32(), hn::LoadU(ChunkI8(), codes + c + j));
       hn::StoreU(hn::Mul(hn::ConvertTo(d, code), step), d, x + j);
