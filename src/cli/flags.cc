@@ -162,7 +162,9 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--seed", o.seed, "of the data order and of random weights")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--metrics", o.metrics, "JSON lines, one a step")->type_name("FILE");
+  app.add_option("--metrics", o.metrics,
+                 "JSON lines, one a step; the file is started anew unless --resume goes on")
+      ->type_name("FILE");
   app.add_option("--save-every", o.save_every,
                  "steps between checkpoints (default: at the end, and when stopped by a signal)")
       ->check(not_negative);
