@@ -334,3 +334,11 @@ def test_smollm2_continues_as_transformers_does(haversack: Haversack, smollm2_di
     )
     assert result.stdout == expected + "\n"
     assert result.stdout.startswith(" Paris")
+
+
+def test_a_text_that_cannot_fit_memory_is_refused_with_the_length_that_does(
+    haversack: Haversack, smollm2_dir: Path
+) -> None:
+    run = ("generate", "--model", smollm2_dir, "--prompt", "a", "--max-new-tokens")
+    message = haversack.run(*run, 2**30, rc=3).error()
+    assert "--max-new-tokens" in message

@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/process_memory.h"
 #include "base/threads.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -23,6 +25,8 @@
 #include "io/model.h"
 #include "io/model_dir.h"
 #include "models/common.h"
+#include "schedule/plan.h"
+#include "schedule/schedule.h"
 #include "tokenizer/tokenizer.h"
 
 namespace haversack {
@@ -118,6 +122,26 @@ std::vector<bool> UsableTokens(const Tokenizer& tokenizer, int64_t vocab) {
   return usable;
 }
 
+// Refuses a text whose keys and values, with the weights, pass the memory that is free: the kernel
+// would end the process somewhere in the middle.
+void CheckMemory(const Model& model, int64_t prompt_tokens, int64_t new_tokens) {
+  const ModelConfig& config = model.config;
+  // Keys and values of each layer; cosines and sines.
+  const int64_t token_bytes = static_cast<int64_t>(sizeof(float)) *
+                              (2 * config.layers * config.kv_heads + 1) * config.head_dim;
+  const Schedule schedule = Lower(model.graph, KeepPlan(model.graph, 1),
+                                  {.sequences = 1, .seq = prompt_tokens}, ScheduleMode::kEvaluate);
+  const int64_t fixed = model.layout.bytes() + schedule.arena_bytes + prompt_tokens * token_bytes;
+  const int64_t free = AvailableBytes();
+  if (fixed + new_tokens * token_bytes <= free) return;
+  throw UserError(
+      ExitCode::kBudget,
+      "does not fit: weights and prompt take {}, each new token {}, and {} are free; {}",
+      FormatBytes(fixed), FormatBytes(token_bytes), FormatBytes(free),
+      fixed < free ? fmt::format("use --max-new-tokens {} or less", (free - fixed) / token_bytes)
+                   : "use a smaller model or a shorter --prompt");
+}
+
 // Prints what follows `prompt`, at most `new_tokens` tokens.
 void Continue(Generator& generator, const Tokenizer& tokenizer, const std::vector<bool>& usable,
               const std::set<int32_t>& stops, const SamplingOptions& sampling,
@@ -180,6 +204,7 @@ ExitCode GenerateCommand(int argc, const char* const* argv) {
   int64_t new_tokens = options.max_new_tokens;
   if (limit) new_tokens = std::min(new_tokens, limit->tokens - prompt_tokens);
   const int64_t capacity = prompt_tokens + new_tokens;
+  CheckMemory(sized, prompt_tokens, new_tokens);
   const Model model = OpenModel(options.model, capacity, 1, true);
   for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
   if (new_tokens < options.max_new_tokens) {

@@ -148,6 +148,18 @@ void ParseSpecialTokens(const JsonFields& fields, ModelConfig& config) {
   config.pad_id = optional_id("pad_token_id");
 }
 
+void RefuseHugeSizes(const JsonFields& fields, const std::string& layers_key,
+                     const std::vector<std::string>& size_keys) {
+  const auto refuse_above = [&](int64_t most, const std::string& key) {
+    const int64_t size = fields.Get<int64_t>(key, 0);
+    if (size <= most) return;
+    throw UserError(ExitCode::kUsage, "{}: field '{}' is {}; at most {} are supported",
+                    fields.where(), key, size, most);
+  };
+  refuse_above(4096, layers_key);
+  for (const std::string& key : size_keys) refuse_above(int64_t{1} << 24, key);
+}
+
 void CheckHeads(const JsonFields& fields, const ModelConfig& config) {
   if (config.q_heads % config.kv_heads != 0) {
     throw UserError(ExitCode::kUsage,
@@ -183,6 +195,9 @@ std::optional<int64_t> ParseWindow(const JsonFields& fields, int64_t layers) {
 }
 
 ModelConfig ParseDecoderConfig(const JsonFields& fields, const DecoderDefaults& defaults) {
+  RefuseHugeSizes(fields, "num_hidden_layers",
+                  {"hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+                   "head_dim", "vocab_size"});
   ModelConfig config;
   config.hidden = fields.RequiredSize("hidden_size");
   config.ffn = fields.RequiredSize("intermediate_size");

@@ -29,6 +29,9 @@ Activation ParseActivation(const JsonFields& fields, const std::string& key,
                            const std::string& fallback, const std::vector<Activation>& supported);
 // `eos_token_id` (a number, a list, or null), `bos_token_id`, `pad_token_id`.
 void ParseSpecialTokens(const JsonFields& fields, ModelConfig& config);
+// Throws UserError for a size past any model's, before a graph of such a size is built.
+void RefuseHugeSizes(const JsonFields& fields, const std::string& layers_key,
+                     const std::vector<std::string>& size_keys);
 // Throws UserError unless `heads` are consistent: q_heads a multiple of kv_heads, an even head_dim.
 void CheckHeads(const JsonFields& fields, const ModelConfig& config);
 

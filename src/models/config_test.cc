@@ -132,6 +132,9 @@ TEST(Config, WhatIsNotSupportedIsRefusedWithTheListOfWhatIs) {
 
 TEST(Config, FieldsThatMakeNoModelAreRefusedByName) {
   ExpectRefused(With(Llama(), {{"vocab_size", 0}}), {"'vocab_size'", "0"});
+  ExpectRefused(With(Llama(), {{"vocab_size", 1e12}}), {"'vocab_size'", "1000000000000"});
+  ExpectRefused(With(Llama(), {{"num_hidden_layers", 1000000}}), {"'num_hidden_layers'"});
+  ExpectRefused(With(Gpt2(), {{"n_positions", int64_t{1} << 40}}), {"'n_positions'"});
   ExpectRefused(With(Llama(), {{"vocab_size", 3.5}}), {"'vocab_size'", "3.5"});
   ExpectRefused(With(Llama(), {{"hidden_size", nullptr}}), {"'hidden_size'", "missing"});
   ExpectRefused(With(Llama(), {{"num_attention_heads", 5}}), {"num_attention_heads", "5"});

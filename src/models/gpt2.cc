@@ -18,6 +18,7 @@ namespace haversack {
 namespace {
 
 ModelConfig Parse(const JsonFields& fields) {
+  RefuseHugeSizes(fields, "n_layer", {"n_embd", "n_inner", "n_head", "n_positions", "vocab_size"});
   ModelConfig config;
   config.hidden = fields.RequiredSize("n_embd");
   config.ffn = fields.Size("n_inner", 4 * config.hidden);
