@@ -269,7 +269,9 @@ def test_a_step_without_targets_changes_nothing_and_reports_no_loss(
             break
     else:
         pytest.fail("no seed begins with a sequence that has no target")
-    (out,) = [tmp_path / f"{Path(one.args[i + 1]).name}" for i, a in enumerate(one.args) if a == "--out"]
+    (out,) = [
+        tmp_path / f"{Path(one.args[i + 1]).name}" for i, a in enumerate(one.args) if a == "--out"
+    ]
     before, after = (load_file(m / "model.safetensors") for m in (silent, out / "model"))
     for name, tensor in before.items():
         np.testing.assert_array_equal(after[name], tensor)

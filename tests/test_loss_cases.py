@@ -98,7 +98,9 @@ def test_accumulated_micro_batches_of_unequal_tokens_are_no_mean_of_means(
     haversack: Haversack, model: Path, tmp_path: Path
 ) -> None:
     """Four sequences with 11, 1, 1 and 1 targets; a mean of means would weigh them alike."""
-    records = [{"prompt": "x", "completion": "b" * 10}] + [{"prompt": "p" * 10, "completion": ""}] * 3
+    records = [{"prompt": "x", "completion": "b" * 10}] + [
+        {"prompt": "p" * 10, "completion": ""}
+    ] * 3
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
     # x -> b is unlisted, b -> b wrong nine times, b -> end listed; p -> end is unlisted.

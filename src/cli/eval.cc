@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -33,7 +34,7 @@ struct EvalOptions {
 
 // A text file is one sequence without special tokens, so that every token but the first is predicted
 // once; records are evaluated as they are trained on.
-Dataset OpenEvalData(const EvalOptions& options, const Model& model) {
+Dataset OpenEvalData(const EvalOptions& options, const Model& model, int64_t budget) {
   const Tokenizer tokenizer = Tokenizer::Load(options.model);
   const Encoder encoder = EncoderOf(tokenizer);
   bool records = true;
@@ -49,10 +50,12 @@ Dataset OpenEvalData(const EvalOptions& options, const Model& model) {
                                 .model_dir = options.model,
                                 .cache_folder = CacheFolder(),
                                 .fallback_folder = std::filesystem::temp_directory_path().string(),
+                                .memory = LeftOf(budget),
                                 .log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); },
                                 .poll = {}},
                                encoder);
   data.CheckVocabulary(model.config.vocab, encoder);
+  fmt::print(stderr, "data: {}\n", data.Summary());
   return data;
 }
 
@@ -81,18 +84,26 @@ ExitCode EvalCommand(int argc, const char* const* argv) {
   const int64_t budget = ResolveBudget(options.memory);
   const Model model = OpenModel(options.model, options.seq, options.loss_chunk, true);
   for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
-  const Dataset data = OpenEvalData(options, model);
   const Schedule schedule = Lower(model.graph, KeepPlan(model.graph, 1),
                                   {.sequences = 1, .seq = options.seq}, ScheduleMode::kEvaluate);
-  TrimHeap();
-  const int64_t needed = ResidentBytes() + model.layout.bytes() + schedule.arena_bytes;
-  if (needed > budget) {
+  const int64_t arena_bytes = model.layout.bytes() + schedule.arena_bytes;
+  const auto refuse_unless_fits = [&](const MemoryBudget& memory, int64_t seen) {
+    if (arena_bytes <= memory.arena() && seen <= budget) return;
+    const int64_t needed = std::max(WholeMiB(memory.process + memory.reserve + arena_bytes), WholeMiB(seen));
     throw UserError(ExitCode::kBudget,
-                    "does not fit: --memory {} is short by {}; evaluation at --seq {} needs {}",
-                    FormatBytes(budget), FormatBytes(needed - budget), options.seq,
-                    FormatBytes(needed));
-  }
-  Arena arena(model.layout.bytes() + schedule.arena_bytes + 4096);
+                    "does not fit: --memory {} is short by {}; the smallest that fits is {}MiB "
+                    "(libraries and tables {}, weights {}, activations at --seq {} {}); raise --memory",
+                    FormatBytes(budget), FormatBytes(needed - budget), needed >> 20,
+                    FormatBytes(memory.process + memory.reserve),
+                    FormatBytes(model.layout.bytes()), options.seq,
+                    FormatBytes(schedule.arena_bytes));
+  };
+  MemoryBudget memory = MeasureMemory(options.seq, budget);
+  refuse_unless_fits(memory, 0);
+  const Dataset data = OpenEvalData(options, model, budget);
+  memory.Recount();
+  refuse_unless_fits(memory, PeakResidentBytes());
+  Arena arena(arena_bytes);
   ModelState state;
   state.weights = reinterpret_cast<float*>(arena.Take("weights", model.layout.bytes()));
   LoadWeights(model.graph, model.layout, *model.files, state.weights);

@@ -92,11 +92,11 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   const Model model = OpenModel(options.model, options.seq, options.loss_chunk, false);
   const int64_t budget = ResolveBudget(options.memory);
   RunPlanner planner(model, MakePlanRequest(options, model.graph), options.loss_chunk);
-  if (json && planner.smallest_peak_bytes() > budget) {
+  if (json && !planner.Fits(budget)) {
     fmt::print("{}\n", nlohmann::json({{"fits", false},
                                        {"budget_bytes", budget},
-                                       {"predicted_peak_bytes", planner.smallest_peak_bytes()},
-                                       {"short_by_bytes", planner.smallest_peak_bytes() - budget}})
+                                       {"predicted_peak_bytes", planner.smallest_budget_bytes()},
+                                       {"short_by_bytes", planner.smallest_budget_bytes() - budget}})
                            .dump());
     return ExitCode::kBudget;
   }
@@ -111,7 +111,7 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
                                        {"tokens_per_s", run.predicted_tokens_per_s},
                                        {"plan", run.chosen.plan.name},
                                        {"micro_batch", run.chosen.plan.micro_batch},
-                                       {"smallest_peak_bytes", planner.smallest_peak_bytes()},
+                                       {"smallest_budget_bytes", planner.smallest_budget_bytes()},
                                        {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
                                        {"frontier", ToJson(frontier)}})
                            .dump());

@@ -44,7 +44,7 @@ Dataset Dataset::Open(const DataOptions& options, const Encoder& encoder) {
   const std::string key = StoreKey(files, options, style);
   const auto build = [&](const std::string& folder) {
     StoreWriter writer(folder, encoder.vocab_size);
-    TokenizeCorpus(files, encoder, style, options.rules, {options.log, options.poll}, writer);
+    TokenizeCorpus(files, encoder, style, options.rules, {options.log, options.poll, options.memory}, writer);
     writer.Finish(key);
     malloc_trim(
         0);  // the batches' memory goes back to the system: the budget counts resident bytes

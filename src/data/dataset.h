@@ -50,6 +50,7 @@ struct DataOptions {
   // Nothing: no cache. Fallback: where the tokens go if the cache cannot be used.
   std::optional<std::string> cache_folder;
   std::string fallback_folder = ".";
+  int64_t memory = int64_t{1} << 40;  // bytes that tokenising may take
   std::function<void(const std::string&)> log;
   std::function<void()> poll;  // called now and then while tokenising; may throw to stop
 };

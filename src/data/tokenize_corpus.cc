@@ -13,9 +13,12 @@
 namespace haversack {
 namespace {
 
-// A batch holds up to this much text; its tokens take up to four times as much, parsing another
-// copy.
-constexpr size_t kBatchBytes = 4 << 20;
+// A batch holds up to this much text, or what memory allows but never less than the least.
+constexpr int64_t kBatchBytes = 4 << 20;
+constexpr int64_t kLeastBatchBytes = 256 << 10;
+// Working memory of a byte of text: its tokens take up to four bytes and their marks one, vectors that grow
+// hold them up to three times, and the text is there as read and as parsed.
+constexpr int64_t kWorkPerByte = 20;
 constexpr size_t kBatchPieces = 8192;
 constexpr std::chrono::seconds kLogEvery{10};
 
@@ -55,17 +58,19 @@ class CorpusTokenizer {
         rules_(rules),
         hooks_(hooks),
         store_(store),
-        reader_(files, encoder) {}
+        reader_(files, encoder),
+        batch_bytes_(std::clamp(hooks.memory / kWorkPerByte, kLeastBatchBytes, kBatchBytes)) {}
 
   void Run() {
     std::vector<CorpusPiece> batch;
     size_t bytes = 0;
     CorpusPiece piece;
     while (reader_.Next(piece)) {
+      CheckLength(piece);
       bytes += piece.bytes.size();
       batch.push_back(std::move(piece));
       piece = {};
-      if (bytes < kBatchBytes && batch.size() < kBatchPieces) continue;
+      if (bytes < static_cast<size_t>(batch_bytes_) && batch.size() < kBatchPieces) continue;
       RunBatch(batch, bytes);
       batch.clear();
       bytes = 0;
@@ -79,6 +84,16 @@ class CorpusTokenizer {
     TokenizedRecord record;
     std::exception_ptr failure;
   };
+
+  void CheckLength(const CorpusPiece& piece) const {
+    const auto work = static_cast<int64_t>(piece.bytes.size()) * kWorkPerByte;
+    if (work <= std::max(hooks_.memory, kLeastBatchBytes * kWorkPerByte)) return;
+    throw UserError(ExitCode::kBudget,
+                    "{}:{}: does not fit: this {} of {} takes about {} to tokenise, and --memory leaves "
+                    "{}; raise --memory or split it",
+                    files_[piece.file].path, piece.line, piece.record ? "record" : "text",
+                    FormatBytes(piece.bytes.size()), FormatBytes(work), FormatBytes(hooks_.memory));
+  }
 
   void Log(const std::string& line) const {
     if (hooks_.log) hooks_.log(line);
@@ -174,6 +189,7 @@ class CorpusTokenizer {
   const TokenizeHooks& hooks_;
   StoreWriter& store_;
   CorpusReader reader_;
+  int64_t batch_bytes_;
   uint64_t done_ = 0;
   std::chrono::steady_clock::time_point logged_ = std::chrono::steady_clock::now();
 };

@@ -284,6 +284,19 @@ void WriteWeights(const Graph& graph, const ParamLayout& layout, const float* we
   writer.Finish();
 }
 
+// Through a small buffer: a tokenizer's file may be larger than what the budget leaves.
+void CopyFile(const fs::path& from, const fs::path& to) {
+  const File source = File::Open(from.string());
+  File target = File::Create(to.string());
+  std::vector<char> buffer(256 << 10);
+  uint64_t offset = 0;
+  while (const uint64_t got = source.ReadUpTo(buffer.data(), buffer.size(), offset)) {
+    target.WriteAt(buffer.data(), got, offset);
+    offset += got;
+  }
+  target.Sync();
+}
+
 std::string ConfigText(const ModelConfig& config, const std::string& dtype) {
   static const std::map<std::string, std::string> names = {
       {"F32", "float32"}, {"BF16", "bfloat16"}, {"F16", "float16"}};
@@ -323,7 +336,7 @@ void ExportModel(const Graph& graph, const ParamLayout& layout, const ModelConfi
     for (const char* name : kCompanions) {
       const fs::path source = fs::path(source_dir) / name;
       if (!fs::exists(source)) continue;
-      WriteWholeFile((fresh / name).string(), ReadWholeFile(source.string()));
+      CopyFile(source, fresh / name);
     }
     SyncFolder(fresh.string());
     fs::remove_all(old);

@@ -47,6 +47,7 @@ class Preparation {
     if (!options.random_init) OpenWeights(*run_.model);
     run_.reporter = std::make_unique<Reporter>(run_.dir->File("train.log"), run_.budget);
     Introduce();
+    OpenPlanner();
     OpenData();
     HoldAgainstCheckpoint();
     if (NothingLeft()) return std::move(run_);
@@ -136,6 +137,7 @@ class Preparation {
            .model_dir = options.model,
            .cache_folder = CacheFolder(),
            .fallback_folder = run_.dir->path().string(),
+           .memory = LeftOf(run_.budget),
            .log = [&](const std::string& line) { Log(line); },
            .poll = ThrowIfStopped},
           encoder));
@@ -197,11 +199,11 @@ class Preparation {
     return false;
   }
 
-  void MakePlan() {
+  // Whether it fits is told before the data is tokenised, which can take long.
+  void OpenPlanner() {
     PlanRequest request = MakePlanRequest(run_.options, run_.model->graph);
-    int64_t before = 0;
     if (run_.stored) {
-      before = run_.stored->at("micro_batch");
+      const int64_t before = run_.stored->at("micro_batch");
       if (run_.options.fused_update && !request.micro_batch && before != run_.options.batch) {
         throw UserError(
             ExitCode::kUsage,
@@ -212,9 +214,16 @@ class Preparation {
       // Another micro-batch would sum the gradient in another order: a resumed run keeps its own.
       if (!request.micro_batch) request.micro_batch = before;
     }
-    run_.plan = std::make_unique<RunPlan>(
-        RunPlanner(*run_.model, request, run_.options.loss_chunk).Plan(run_.budget));
+    planner_ = std::make_unique<RunPlanner>(*run_.model, request, run_.options.loss_chunk);
+    const bool done = run_.stored && run_.progress.step >= run_.options.steps;
+    if (!done) planner_->CheckFits(run_.budget);
+  }
+
+  void MakePlan() {
+    run_.plan = std::make_unique<RunPlan>(planner_->Plan(run_.budget));
+    planner_.reset();
     Log(Verdict(*run_.plan));
+    const int64_t before = run_.stored ? run_.stored->at("micro_batch").get<int64_t>() : 0;
     const int64_t now = run_.plan->chosen.plan.micro_batch;
     if (run_.stored && now != before) {
       Log(fmt::format(
@@ -225,6 +234,7 @@ class Preparation {
   }
 
   PreparedRun run_;
+  std::unique_ptr<RunPlanner> planner_;
   std::vector<std::string> notes_;  // until there is a log
 };
 

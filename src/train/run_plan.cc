@@ -14,8 +14,16 @@
 namespace haversack {
 namespace {
 
-// Heap and stacks that come and go during a run: I/O buffers, JSON, one batch of integers.
+// Heap and stacks that come and go during a run: I/O buffers, JSON, libraries' first uses.
 constexpr int64_t kReserve = int64_t{8} << 20;
+// What of it must be left when the run begins.
+constexpr int64_t kLeastReserve = int64_t{4} << 20;
+// Ids, targets and positions of one position, and a boundary.
+constexpr int64_t kBatchBytesPerToken = 4 * sizeof(int32_t);
+// Resident bytes of equal processes differ by about 1 MiB: the kernel maps pages of libraries around
+// those that are touched, as many as it happens to have in memory.
+constexpr int64_t kJitter = int64_t{3} << 20;
+constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::string ChangesThatHelp(const PlanRequest& request, const Candidate& smallest) {
   // A micro-batch that is fixed, by the flag or by the run that is resumed, may be what does not
@@ -29,6 +37,25 @@ std::string ChangesThatHelp(const PlanRequest& request, const Candidate& smalles
 }
 
 }  // namespace
+
+void MemoryBudget::Recount() {
+  TrimHeap();
+  const int64_t growth = ResidentBytes() - process;
+  if (growth <= 0) return;
+  process += growth;
+  reserve = std::max(reserve - growth, std::min(reserve, kLeastReserve));
+}
+
+int64_t WholeMiB(int64_t bytes) { return static_cast<int64_t>(AlignUp(bytes + kJitter, kMiB)); }
+
+MemoryBudget MeasureMemory(int64_t tokens, int64_t budget) {
+  TrimHeap();
+  return {.budget = budget,
+          .process = ResidentBytes(),
+          .reserve = kReserve + tokens * kBatchBytesPerToken};
+}
+
+int64_t LeftOf(int64_t budget) { return std::max<int64_t>(0, budget - ResidentBytes()); }
 
 int64_t ResolveBudget(const std::optional<uint64_t>& memory) {
   const int64_t free = AvailableBytes() + ResidentBytes();
@@ -85,35 +112,52 @@ RunPlanner::RunPlanner(const Model& model, const PlanRequest& request, int64_t l
     profile_ = CostProfile::Load(profile_path_);
   }
   candidates_.WarmUp(profile_);
-  TrimHeap();
-  process_ = ResidentBytes();
+  memory_ = MeasureMemory(request.batch * request.seq, 0);
+}
+
+bool RunPlanner::Fits(int64_t budget) const {
+  return overhead() + candidates_.smallest().arena_bytes() <= budget;
+}
+
+int64_t RunPlanner::smallest_budget_bytes() const {
+  return WholeMiB(overhead() + candidates_.smallest().arena_bytes());
+}
+
+void RunPlanner::CheckFits(int64_t budget) const {
+  if (Fits(budget)) return;
+  const Candidate& smallest = candidates_.smallest();
+  throw UserError(
+      ExitCode::kBudget,
+      "does not fit: --memory {} is short by {}; the smallest that fits is {}MiB (libraries and "
+      "tables {}, weights, gradients and moments {}, activations {} at micro-batch {}); raise "
+      "--memory, or {}",
+      FormatBytes(budget), FormatBytes(smallest_budget_bytes() - budget),
+      smallest_budget_bytes() / kMiB, FormatBytes(overhead()), FormatBytes(smallest.state_bytes),
+      FormatBytes(smallest.schedule.arena_bytes), smallest.plan.micro_batch,
+      ChangesThatHelp(request_, smallest));
 }
 
 RunPlan RunPlanner::Plan(int64_t budget) {
-  const Candidate& smallest = candidates_.smallest();
-  if (smallest_peak_bytes() > budget) {
-    throw UserError(
-        ExitCode::kBudget,
-        "does not fit: --memory {} is short by {}; the smallest that fits is {} (libraries and "
-        "tables {}, weights, gradients and moments {}, activations {} at micro-batch {}); raise "
-        "--memory, or {}",
-        FormatBytes(budget), FormatBytes(smallest_peak_bytes() - budget),
-        FormatBytes(smallest_peak_bytes()), FormatBytes(overhead()),
-        FormatBytes(smallest.state_bytes), FormatBytes(smallest.schedule.arena_bytes),
-        smallest.plan.micro_batch, ChangesThatHelp(request_, smallest));
+  memory_.Recount();
+  CheckFits(budget);
+  // What came before the arena and is gone again had a peak of its own.
+  if (const int64_t seen = PeakResidentBytes(); seen > budget) {
+    throw UserError(ExitCode::kBudget,
+                    "does not fit: --memory {} is short by {}; reading the tokenizer and the data "
+                    "took {}, and the smallest that fits is {}MiB; raise --memory",
+                    FormatBytes(budget), FormatBytes(WholeMiB(seen) - budget), FormatBytes(seen),
+                    WholeMiB(seen) / kMiB);
   }
   Measure(budget);
+  CheckFits(budget);
   std::optional<Candidate> chosen = candidates_.Choose(budget - overhead());
-  if (!chosen) {
-    throw UserError(ExitCode::kBudget,
-                    "does not fit: --memory {} is short by {}; the smallest that fits is {}",
-                    FormatBytes(budget), FormatBytes(smallest_peak_bytes() - budget),
-                    FormatBytes(smallest_peak_bytes()));
-  }
+  HAVERSACK_CHECK(chosen.has_value(), "no candidate in {} bytes", budget - overhead());
   RunPlan run;
-  run.memory = {.budget = budget, .process = process_, .reserve = kReserve};
+  run.memory = memory_;
+  run.memory.budget = budget;
   run.chosen = std::move(*chosen);
-  run.predicted_peak_bytes = overhead() + run.chosen.arena_bytes();
+  run.predicted_peak_bytes =
+      std::max(PeakResidentBytes(), overhead() + run.chosen.arena_bytes());
   run.predicted_tokens_per_s =
       static_cast<double>(request_.batch * request_.seq) / run.chosen.step_seconds;
   return run;
@@ -123,8 +167,7 @@ void RunPlanner::Measure(int64_t budget) {
   candidates_.Measure(budget - overhead(), profile_);
   if (!profile_path_.empty()) profile_.Save(profile_path_);
   // What larger products made the libraries allocate counts before a plan is chosen.
-  TrimHeap();
-  process_ = std::max(process_, ResidentBytes());
+  memory_.Recount();
 }
 
 std::vector<FrontierPoint> RunPlanner::Frontier(int64_t budget, int points) {
@@ -139,8 +182,6 @@ std::vector<FrontierPoint> RunPlanner::Frontier(int64_t budget, int points) {
   }
   return frontier;
 }
-
-int64_t RunPlanner::overhead() const { return process_ + kReserve; }
 
 std::string Verdict(const RunPlan& run) {
   return fmt::format("fits: predicted peak {} of {} ({}, micro-batch {}), about {:.0f} tokens/s",

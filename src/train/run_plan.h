@@ -17,7 +17,22 @@ struct MemoryBudget {
   int64_t process = 0;  // resident before the arena: libraries, tables, data structures
   int64_t reserve = 0;  // for what comes and goes on the heap and the stacks during a run
   int64_t arena() const { return budget - process - reserve; }
+
+  // Counts again what is resident. Small growth, as the first use of a library brings it, is what
+  // the reserve is for, so that the sum stays as it was first told.
+  void Recount();
 };
+
+// `bytes` in whole MiB, rounded up by more than what the resident bytes of equal processes differ: a
+// budget that is told holds in the run that is given it.
+int64_t WholeMiB(int64_t bytes);
+
+// What the process holds now beside an arena; `tokens`: of an optimizer step, whose ids, targets and
+// positions come on the heap.
+MemoryBudget MeasureMemory(int64_t tokens, int64_t budget);
+
+// Bytes that may be taken now without passing `budget`.
+int64_t LeftOf(int64_t budget);
 
 // The budget: `memory`, or 90% of what is free. More than is free is refused with both numbers
 // (exit 2).
@@ -51,6 +66,9 @@ class RunPlanner {
   // `model` outlives this.
   RunPlanner(const Model& model, const PlanRequest& request, int64_t loss_chunk);
 
+  // Before the data is read, which can take long: throws as Plan does.
+  void CheckFits(int64_t budget) const;
+
   // The fastest way within `budget` bytes. Throws UserError (exit 3) when none fits: by how much, the
   // smallest budget that would do, and what to change.
   RunPlan Plan(int64_t budget);
@@ -59,17 +77,19 @@ class RunPlanner {
   // none above `budget`. More budget is never slower.
   std::vector<FrontierPoint> Frontier(int64_t budget, int points);
 
-  int64_t smallest_peak_bytes() const { return overhead() + candidates_.smallest().arena_bytes(); }
+  // The smallest budget that fits, as WholeMiB.
+  int64_t smallest_budget_bytes() const;
+  bool Fits(int64_t budget) const;
 
  private:
-  int64_t overhead() const;
+  int64_t overhead() const { return memory_.process + memory_.reserve; }
   void Measure(int64_t budget);
 
   PlanRequest request_;
   Candidates candidates_;
   std::string profile_path_;  // empty: nowhere to keep it
   CostProfile profile_;
-  int64_t process_ = 0;  // resident bytes before the arena
+  MemoryBudget memory_;  // its budget is not set: that comes with each call
 };
 
 }  // namespace haversack
