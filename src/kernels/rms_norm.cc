@@ -39,12 +39,11 @@ void RmsNormForwardRows(const float* x, const float* weight, float epsilon, int6
   }
 }
 
-// `dweight` is this block's own partial.
+// `dweight` is this block's own partial and is added to.
 void RmsNormBackwardRows(const float* dy, const float* x, const float* weight, const float* rstd,
                          int64_t rows, int64_t cols, float* dx, bool accumulate_dx,
                          float* dweight) {
   const F32 d;
-  std::fill_n(dweight, cols, 0.0f);
   for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
     const float dot = SumLanes(cols, [&](auto at) HAVERSACK_LANES {
       return hn::Mul(hn::Mul(at.Load(dy), at.Load(weight)), at.Load(x));
@@ -91,23 +90,61 @@ void RmsNormRebuild(const float* x, const float* weight, const float* rstd, int6
   });
 }
 
-size_t RmsNormBackwardScratch(int64_t rows, int64_t cols) { return PartialBytes(rows, cols); }
+namespace {
 
-void RmsNormBackward(const float* dy, const float* x, const float* weight, const float* rstd,
-                     int64_t rows, int64_t cols, float* dx, bool accumulate_dx, float* dweight,
-                     bool accumulate_dweight, std::byte* scratch) {
+// body(block, begin, end, partial) for each block of rows; dweight from the partials, zero at
+// first.
+template <typename Body>
+void BackwardBlocks(int64_t rows, int64_t cols, float* dweight, bool accumulate_dweight,
+                    std::byte* scratch, const Body& body) {
   const RowBlocks blocks(rows);
   const int64_t stride = PartialStride(cols);
   float* partials = reinterpret_cast<float*>(scratch);
   ParallelFor(blocks.count, RowGrain(blocks.size * cols), [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
-      const int64_t begin = blocks.Begin(block);
-      HWY_DYNAMIC_DISPATCH(RmsNormBackwardRows)
-      (dy + begin * cols, x + begin * cols, weight, rstd + begin, blocks.End(block) - begin, cols,
-       dx + begin * cols, accumulate_dx, partials + block * stride);
+      float* partial = partials + block * stride;
+      std::fill_n(partial, cols, 0.0f);
+      body(block, blocks.Begin(block), blocks.End(block), partial);
     }
   });
   AddPartials(partials, blocks.count, stride, cols, dweight, accumulate_dweight);
+}
+
+}  // namespace
+
+size_t RmsNormBackwardScratch(int64_t rows, int64_t cols) { return PartialBytes(rows, cols); }
+
+void RmsNormBackward(const float* dy, const float* x, const float* weight, const float* rstd,
+                     int64_t rows, int64_t cols, float* dx, bool accumulate_dx, float* dweight,
+                     bool accumulate_dweight, std::byte* scratch) {
+  BackwardBlocks(rows, cols, dweight, accumulate_dweight, scratch,
+                 [&](int64_t /*block*/, int64_t begin, int64_t end, float* partial) {
+                   HWY_DYNAMIC_DISPATCH(RmsNormBackwardRows)
+                   (dy + begin * cols, x + begin * cols, weight, rstd + begin, end - begin, cols,
+                    dx + begin * cols, accumulate_dx, partial);
+                 });
+}
+
+// The partials, then a row of x for each block.
+size_t RmsNormBackwardFromRowsScratch(int64_t rows, int64_t cols) {
+  return PartialBytes(rows, cols, /*sums=*/2);
+}
+
+void RmsNormBackwardFromRows(const float* dy, RowReader read_row, const float* weight,
+                             const float* rstd, int64_t rows, int64_t cols, float* dx,
+                             bool accumulate_dx, float* dweight, bool accumulate_dweight,
+                             std::byte* scratch) {
+  float* tiles = reinterpret_cast<float*>(scratch + PartialBytes(rows, cols));
+  BackwardBlocks(rows, cols, dweight, accumulate_dweight, scratch,
+                 [&](int64_t block, int64_t begin, int64_t end, float* partial) {
+                   float* x = tiles + block * PartialStride(cols);
+                   for (int64_t r = begin; r < end; ++r) {
+                     read_row(r, x);
+                     HWY_DYNAMIC_DISPATCH(RmsNormBackwardRows)
+                     (dy + r * cols, x, weight, rstd + r, 1, cols, dx + r * cols, accumulate_dx,
+                      partial);
+                   }
+                 });
 }
 
 }  // namespace haversack

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/threads.h"
+
 namespace haversack {
 
 // y = (x * rstd) * weight, in the order of operations of transformers. y may be x.
@@ -29,5 +31,14 @@ size_t RmsNormBackwardScratch(int64_t rows, int64_t cols);
 void RmsNormBackward(const float* dy, const float* x, const float* weight, const float* rstd,
                      int64_t rows, int64_t cols, float* dx, bool accumulate_dx, float* dweight,
                      bool accumulate_dweight, std::byte* scratch);
+
+// The same, bit for bit, where x is not in memory: read_row(r, out) writes its row r, [cols], to
+// out. Rows are asked for on several threads, each once.
+using RowReader = internal::FunctionRef<void(int64_t row, float* out)>;
+size_t RmsNormBackwardFromRowsScratch(int64_t rows, int64_t cols);
+void RmsNormBackwardFromRows(const float* dy, RowReader read_row, const float* weight,
+                             const float* rstd, int64_t rows, int64_t cols, float* dx,
+                             bool accumulate_dx, float* dweight, bool accumulate_dweight,
+                             std::byte* scratch);
 
 }  // namespace haversack
