@@ -154,8 +154,8 @@ TEST(Codec, ErrorIsBoundedByTheGroupsStep) {
       } else {
         const int64_t begin = c / shape.codec.group * shape.codec.group;
         const int64_t end = std::min<int64_t>(begin + shape.codec.group, shape.cols);
-        const ReferenceGroup group =
-            MakeReferenceGroup(x.data() + r * shape.cols, begin, end, excluded, codes);
+        const ReferenceGroup group = MakeReferenceGroup(x.data() + r * shape.cols, begin, end,
+                                                        excluded, codes, shape.codec.stochastic);
         // f32 arithmetic on codes and the group's largest value: a few roundings.
         const double rounding = 4 * kEps * (codes * group.step + std::abs(group.minimum));
         bound = (shape.codec.stochastic ? 1.0 + 0x1p-15 : 0.5) * group.step + rounding;

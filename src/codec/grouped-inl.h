@@ -90,14 +90,16 @@ HWY_INLINE ChunkVec ClearLowerHalves(hn::Vec<ChunkU32> bits) {
   return hn::BitCast(ChunkF32(), hn::And(bits, hn::Set(ChunkU32(), 0xFFFF0000u)));
 }
 
-// Steps in bf16 for `range` (>= 0) over `codes` steps, rounded up so that the range is covered:
-// with nearest rounding no error passes half a step, with stochastic rounding there is no bias. A
-// range that is not finite gives NaN.
-HWY_INLINE ChunkVec CoveringStep(ChunkVec range, float codes) {
+// Steps in bf16 for `range` (>= 0) over `codes` steps; NaN for a range that is not finite. For
+// nearest rounding of values, the nearest step: where it is too small, by 2^-8 at most, the last
+// code is still less than half a step (127 * 2^-8) from the range's end. For stochastic rounding,
+// which clipping would bias, the next step that covers the range.
+HWY_INLINE ChunkVec GroupStep(ChunkVec range, float codes, bool covering) {
   const ChunkF32 d;
   const ChunkU32 du;
   const auto exact = hn::Max(hn::Mul(range, hn::Set(d, 1 / codes)), hn::Set(d, kSmallestStep));
-  const auto step = ClearLowerHalves(hn::Add(hn::BitCast(du, exact), hn::Set(du, 0xFFFFu)));
+  const auto step =
+      ClearLowerHalves(hn::Add(hn::BitCast(du, exact), hn::Set(du, covering ? 0xFFFFu : 0x8000u)));
   const auto finite = hn::Lt(range, hn::Set(d, std::numeric_limits<float>::infinity()));
   return hn::IfThenElse(finite, step, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
 }

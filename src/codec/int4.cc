@@ -96,13 +96,16 @@ HWY_INLINE ChunkVec FloorToBf16(ChunkVec v) {
 }
 
 // Minima and steps of the groups, as stored and, for encoding, in scratch.low and scratch.inverse.
-HWY_INLINE void GroupSteps(const GroupedLayout& layout, float units, const GroupScratch& scratch) {
+HWY_INLINE void GroupSteps(const GroupedLayout& layout, bool stochastic,
+                           const GroupScratch& scratch) {
   const ChunkF32 d;
+  const auto units = hn::Set(d, stochastic ? kRandomUnits : 1.0f);
   for (int64_t g = 0; g < layout.groups; g += ChunkLanes()) {
     const auto low = FloorToBf16(hn::Load(d, scratch.low + g));
-    const auto step = CoveringStep(hn::Sub(hn::Load(d, scratch.high + g), low), kLargestCode);
+    const auto step =
+        GroupStep(hn::Sub(hn::Load(d, scratch.high + g), low), kLargestCode, stochastic);
     hn::Store(low, d, scratch.low + g);
-    hn::Store(hn::Div(hn::Set(d, units), step), d, scratch.inverse + g);
+    hn::Store(hn::Div(units, step), d, scratch.inverse + g);
     StoreUpperHalves(low, scratch.minima + g);
     StoreUpperHalves(step, scratch.scales + g);
   }
@@ -149,7 +152,7 @@ void EncodeInt4Row(const GroupedLayout& layout, const ExcludedColumns& excluded,
                    const float* next, const RowKey* key, const GroupScratch& scratch,
                    const GroupedRow& out) {
   GroupRanges(layout, excluded, x, scratch.low, scratch.high);
-  GroupSteps(layout, key != nullptr ? kRandomUnits : 1.0f, scratch);
+  GroupSteps(layout, key != nullptr, scratch);
   const size_t group_bytes = static_cast<size_t>(layout.groups) * sizeof(uint16_t);
   std::memcpy(out.scales, scratch.scales, group_bytes);
   std::memcpy(out.minima, scratch.minima, group_bytes);

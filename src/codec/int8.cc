@@ -56,11 +56,13 @@ HWY_INLINE void GroupMaxima(const GroupedLayout& layout, const ExcludedColumns& 
 }
 
 // Steps of the groups, into scratch.scales and, inverted, scratch.inverse.
-HWY_INLINE void GroupSteps(const GroupedLayout& layout, float units, const GroupScratch& scratch) {
+HWY_INLINE void GroupSteps(const GroupedLayout& layout, bool stochastic,
+                           const GroupScratch& scratch) {
   const ChunkF32 d;
+  const auto units = hn::Set(d, stochastic ? kRandomUnits : 1.0f);
   for (int64_t g = 0; g < layout.groups; g += ChunkLanes()) {
-    const auto step = CoveringStep(hn::Load(d, scratch.high + g), kLargestCode);
-    hn::Store(hn::Div(hn::Set(d, units), step), d, scratch.inverse + g);
+    const auto step = GroupStep(hn::Load(d, scratch.high + g), kLargestCode, stochastic);
+    hn::Store(hn::Div(units, step), d, scratch.inverse + g);
     StoreUpperHalves(step, scratch.scales + g);
   }
 }
@@ -104,7 +106,7 @@ void EncodeInt8Row(const GroupedLayout& layout, const ExcludedColumns& excluded,
                    const float* next, const RowKey* key, const GroupScratch& scratch,
                    const GroupedRow& out) {
   GroupMaxima(layout, excluded, x, scratch.high);
-  GroupSteps(layout, key != nullptr ? kRandomUnits : 1.0f, scratch);
+  GroupSteps(layout, key != nullptr, scratch);
   std::memcpy(out.scales, scratch.scales, static_cast<size_t>(layout.groups) * sizeof(uint16_t));
   if (key != nullptr) {
     EncodeCodes<true>(layout, x, next, *key, scratch.inverse, out.codes);

@@ -19,6 +19,12 @@ inline double Bf16Below(double v) {
 }
 inline double Bf16Above(double v) { return -Bf16Below(-v); }
 
+// The nearer of them; at equal distance the one away from zero.
+inline double Bf16Nearest(double v) {
+  const double below = Bf16Below(std::abs(v)), above = Bf16Above(std::abs(v));
+  return std::copysign(std::abs(v) - below < above - std::abs(v) ? below : above, v);
+}
+
 struct ReferenceGroup {
   double minimum = 0;  // int4 only
   double step = 0;
@@ -27,7 +33,8 @@ struct ReferenceGroup {
 // Of the columns [begin, end) of a row, leaving out `excluded`. `codes`: 127 symmetric, 15 from a
 // minimum.
 inline ReferenceGroup MakeReferenceGroup(const float* row, int64_t begin, int64_t end,
-                                         const std::set<int32_t>& excluded, int codes) {
+                                         const std::set<int32_t>& excluded, int codes,
+                                         bool stochastic = false) {
   double low = 0, high = 0;
   bool first = true;
   for (int64_t c = begin; c < end; ++c) {
@@ -42,7 +49,7 @@ inline ReferenceGroup MakeReferenceGroup(const float* row, int64_t begin, int64_
   // As f32 arithmetic has it; the double's own rounding would be finer.
   const float range = static_cast<float>(high - group.minimum);
   const float exact = std::max(range * (1 / static_cast<float>(codes)), 0x1p-110f);
-  group.step = Bf16Above(exact);
+  group.step = stochastic ? Bf16Above(exact) : Bf16Nearest(exact);
   return group;
 }
 
