@@ -48,10 +48,9 @@ HWY_INLINE hn::Vec<ChunkU32> RoundIntoLowBits(ChunkVec v) {
   return hn::BitCast(ChunkU32(), hn::Add(v, hn::Set(ChunkF32(), 12582912.0f)));
 }
 
-// Stores the low bytes of u32 lanes.
-HWY_INLINE void StoreLowBytes(hn::Vec<ChunkU32> v, uint8_t* out) {
-  const hn::Rebind<uint8_t, ChunkU32> d;
-  hn::StoreU(hn::U8FromU32(hn::And(v, hn::Set(ChunkU32(), 0xFF))), d, out);
+// Stores u32 lanes below 256.
+HWY_INLINE void StoreBytes(hn::Vec<ChunkU32> v, uint8_t* out) {
+  hn::StoreU(hn::U8FromU32(v), hn::Rebind<uint8_t, ChunkU32>(), out);
 }
 
 // combine() over the lanes of each of four vectors, to out[0..4).
@@ -117,9 +116,10 @@ HWY_INLINE hn::Vec<ChunkU32> RandomBits(const RowKey& key, int64_t column) {
   return hn::ShiftRight<32 - kRandomBits>(hn::Add(lanes, hn::Set(d, first)));
 }
 
-// floor(code + random) in the low byte, its sign bit inverted, for a code in random units.
-HWY_INLINE hn::Vec<ChunkU32> RoundStochastically(ChunkVec units, hn::Vec<ChunkU32> random) {
-  return hn::ShiftRight<kRandomBits>(hn::Add(RoundIntoLowBits(units), random));
+// For a code in random units: above its kRandomBits lowest bits, floor(code + random), whose bits
+// from the eighth on are those of an unrelated constant, the eighth inverted.
+HWY_INLINE hn::Vec<ChunkU32> AddRandom(ChunkVec units, hn::Vec<ChunkU32> random) {
+  return hn::Add(RoundIntoLowBits(units), random);
 }
 
 HWY_INLINE float WidenBf16(uint16_t bits) {

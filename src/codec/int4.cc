@@ -121,16 +121,19 @@ HWY_INLINE void EncodeChunk(const float* x, float minimum, float inverse, RowKey
   for (int64_t j = 0; j < kChunk / 2; j += lanes) {
     const auto a = hn::Mul(hn::Sub(hn::LoadU(d, x + j), low), scale);
     const auto b = hn::Mul(hn::Sub(hn::LoadU(d, x + j + kChunk / 2), low), scale);
-    hn::Vec<ChunkU32> a_code, b_code;
+    hn::Vec<ChunkU32> lower, upper;
     if constexpr (kStochastic) {
-      a_code = RoundStochastically(a, RandomBits(key, column + j));
-      b_code = RoundStochastically(b, RandomBits(key, column + j + kChunk / 2));
+      const auto a_sum = AddRandom(a, RandomBits(key, column + j));
+      const auto b_sum = AddRandom(b, RandomBits(key, column + j + kChunk / 2));
+      lower = hn::ShiftRight<kRandomBits>(a_sum);
+      upper = hn::ShiftRight<kRandomBits - 4>(b_sum);
     } else {
-      a_code = RoundIntoLowBits(a);
-      b_code = RoundIntoLowBits(b);
+      lower = RoundIntoLowBits(a);
+      upper = hn::ShiftLeft<4>(RoundIntoLowBits(b));
     }
-    const auto lower = hn::And(a_code, hn::Set(ChunkU32(), 15));
-    StoreLowBytes(hn::Or(lower, hn::ShiftLeft<4>(b_code)), codes + j);
+    StoreBytes(hn::Or(hn::And(lower, hn::Set(ChunkU32(), 0x0F)),
+                      hn::And(upper, hn::Set(ChunkU32(), 0xF0))),
+               codes + j);
   }
 }
 

@@ -76,16 +76,20 @@ HWY_INLINE void EncodeChunk(const float* x, float inverse, RowKey key, int64_t c
   for (int64_t j = 0; j < kChunk / 2; j += lanes) {
     const auto low = hn::Mul(hn::LoadU(d, x + j), scale);
     const auto high = hn::Mul(hn::LoadU(d, x + j + kChunk / 2), scale);
+    hn::Vec<ChunkU32> low_code, high_code;
     if constexpr (kStochastic) {
+      const auto low_sum = AddRandom(low, RandomBits(key, column + j));
+      const auto high_sum = AddRandom(high, RandomBits(key, column + j + kChunk / 2));
       const auto sign = hn::Set(ChunkU32(), 0x80);
-      const auto low_code = RoundStochastically(low, RandomBits(key, column + j));
-      const auto high_code = RoundStochastically(high, RandomBits(key, column + j + kChunk / 2));
-      StoreLowBytes(hn::Xor(low_code, sign), codes + j);
-      StoreLowBytes(hn::Xor(high_code, sign), codes + j + kChunk / 2);
+      low_code = hn::Xor(hn::ShiftRight<kRandomBits>(low_sum), sign);
+      high_code = hn::Xor(hn::ShiftRight<kRandomBits>(high_sum), sign);
     } else {
-      StoreLowBytes(RoundIntoLowBits(low), codes + j);
-      StoreLowBytes(RoundIntoLowBits(high), codes + j + kChunk / 2);
+      low_code = RoundIntoLowBits(low);
+      high_code = RoundIntoLowBits(high);
     }
+    const auto byte = hn::Set(ChunkU32(), 0xFF);
+    StoreBytes(hn::And(low_code, byte), codes + j);
+    StoreBytes(hn::And(high_code, byte), codes + j + kChunk / 2);
   }
 }
 
