@@ -1,5 +1,7 @@
 #include "codec/codec.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -102,7 +104,7 @@ TEST(CodecText, ErrorsNameWhatIsKnown) {
   for (const char* option : {"", "o", "o0", "o-1", "o99999999999", "o6x", "rs"}) {
     const std::string text = std::string("int4/32+") + option;
     EXPECT_EQ(message(text.c_str()),
-              "--actions: codec '" + text + "': '+" + option + "'" + options);
+              fmt::format("--actions: codec '{}': '+{}'{}", text, option, options));
   }
   EXPECT_EQ(message("int4+o1+o2"), "--actions: codec 'int4+o1+o2': '+o2'" + options);
   EXPECT_EQ(message("int4+sr+sr"), "--actions: codec 'int4+sr+sr': '+sr'" + options);
