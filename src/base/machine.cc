@@ -33,6 +33,8 @@ std::string CpuModel() {
   return model.empty() ? "unknown CPU" : model;
 }
 
+bool CpuHasBF16Tiles() { return HasFlag(CpuField("flags"), "amx_bf16"); }
+
 std::string CpuIsa() {
   const std::string flags = CpuField("flags");
   std::string isa = "baseline";

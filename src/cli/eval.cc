@@ -82,7 +82,8 @@ ExitCode EvalCommand(int argc, const char* const* argv) {
 
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
   const int64_t budget = ResolveBudget(options.memory);
-  const Model model = OpenModel(options.model, options.seq, options.loss_chunk, true);
+  const Model model = OpenModel(
+      options.model, {.positions = options.seq, .loss_chunk = options.loss_chunk}, true);
   for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
   const Schedule schedule = Lower(model.graph, KeepPlan(model.graph, 1),
                                   {.sequences = 1, .seq = options.seq}, ScheduleMode::kEvaluate);

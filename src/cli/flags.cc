@@ -94,6 +94,7 @@ bool Flags::Parse(int argc, const char* const* argv) {
 }
 
 void AddTrainFlags(Flags& flags, TrainOptions& o) {
+  o.compute = ResolveComputeType("auto");
   CLI::App& app = flags.app();
   const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 40);
   const auto not_negative = CLI::Range(int64_t{0}, int64_t{1} << 40);
@@ -129,6 +130,10 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--loss-chunk", o.loss_chunk, "tokens whose logits exist at once")
       ->check(positive)
       ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--compute", [&o](const std::string& text) { o.compute = ResolveComputeType(text); },
+         "type of the matrix products; storage stays f32 (default: bf16 where the CPU has AMX)")
+      ->type_name("auto|f32|bf16");
   app.add_option("--threads", o.threads, "compute threads (default: all cores)")
       ->check(CLI::Range(0, 4096));
 

@@ -193,7 +193,7 @@ ExitCode GenerateCommand(int argc, const char* const* argv) {
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
   const Tokenizer tokenizer = Tokenizer::Load(options.model);
   // Rotary tables cover prompt and answer; their length is known once the prompt is encoded.
-  const Model sized = OpenModel(options.model, 1, 1, false);
+  const Model sized = OpenModel(options.model, {.positions = 1, .loss_chunk = 1}, false);
   const std::vector<int32_t> prompt = EncodePrompt(options, sized, tokenizer);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const std::optional<Limit> limit = LimitOf(sized.config);
@@ -205,7 +205,7 @@ ExitCode GenerateCommand(int argc, const char* const* argv) {
   if (limit) new_tokens = std::min(new_tokens, limit->tokens - prompt_tokens);
   const int64_t capacity = prompt_tokens + new_tokens;
   CheckMemory(sized, prompt_tokens, new_tokens);
-  const Model model = OpenModel(options.model, capacity, 1, true);
+  const Model model = OpenModel(options.model, {.positions = capacity, .loss_chunk = 1}, true);
   for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
   if (new_tokens < options.max_new_tokens) {
     fmt::print(stderr, "note: the text ends at this model's {} of {}: at most {} new tokens\n",

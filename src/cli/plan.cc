@@ -89,9 +89,13 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
   CheckTrainOptions(options);
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
-  const Model model = OpenModel(options.model, options.seq, options.loss_chunk, false);
+  const Model model = OpenModel(options.model,
+                                {.positions = options.seq,
+                                 .loss_chunk = options.loss_chunk,
+                                 .compute = options.compute},
+                                false);
   const int64_t budget = ResolveBudget(options.memory);
-  RunPlanner planner(model, MakePlanRequest(options, model.graph), options.loss_chunk);
+  RunPlanner planner(model, MakePlanRequest(options, model.graph));
   if (json && !planner.Fits(budget)) {
     fmt::print("{}\n", nlohmann::json({{"fits", false},
                                        {"budget_bytes", budget},

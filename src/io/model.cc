@@ -11,7 +11,7 @@
 
 namespace haversack {
 
-Model OpenModel(const std::string& dir, int64_t seq, int64_t loss_chunk, bool with_weights) {
+Model OpenModel(const std::string& dir, const BuildOptions& build, bool with_weights) {
   if (!std::filesystem::is_directory(dir)) {
     throw UserError(ExitCode::kUsage, "--model: {} is not a directory; give a Hugging Face model "
                     "directory (config.json, model.safetensors, tokenizer.json)", dir);
@@ -19,10 +19,13 @@ Model OpenModel(const std::string& dir, int64_t seq, int64_t loss_chunk, bool wi
   const std::string path = dir + "/config.json";
   ModelConfig config = ParseModelConfig(ParseJson(ReadWholeFile(path), path), path);
   std::vector<std::string> notes = config.warnings;
-  for (std::string& warning : CheckSequenceLength(config, seq)) notes.push_back(std::move(warning));
-  Graph graph = BuildGraph(config, {.positions = seq, .loss_chunk = loss_chunk});
+  for (std::string& warning : CheckSequenceLength(config, build.positions)) {
+    notes.push_back(std::move(warning));
+  }
+  Graph graph = BuildGraph(config, build);
   ParamLayout layout(graph);
   Model model = {.dir = dir,
+                 .build = build,
                  .config = std::move(config),
                  .graph = std::move(graph),
                  .layout = std::move(layout),

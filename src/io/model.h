@@ -15,6 +15,7 @@ namespace haversack {
 
 struct Model {
   std::string dir;
+  BuildOptions build;
   ModelConfig config;
   Graph graph;
   ParamLayout layout;
@@ -22,9 +23,9 @@ struct Model {
   std::vector<std::string> notes;    // for the user
 };
 
-// Opens `dir` for sequences of `seq` tokens. Without `with_weights` only config.json is read. Throws
+// Opens `dir` for sequences of `build.positions` tokens. Without `with_weights` only config.json is read. Throws
 // UserError naming file and field or tensor.
-Model OpenModel(const std::string& dir, int64_t seq, int64_t loss_chunk, bool with_weights);
+Model OpenModel(const std::string& dir, const BuildOptions& build, bool with_weights);
 
 // Opens and checks the weights of a model that was opened without.
 void OpenWeights(Model& model);

@@ -13,6 +13,12 @@ enum class Transpose : bool { kNo, kYes };
 void Gemm(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a,
           int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
+// The same of bf16 operands (the upper half of an f32's bits), accumulated in f32. Only where HasGemmBF16.
+bool HasGemmBF16();
+void GemmBF16(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha,
+              const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb, float beta, float* c,
+              int64_t ldc);
+
 // Frees the packing buffers that the library keeps between calls (they count as resident memory).
 void ReleaseGemmBuffers();
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
+#include "base/error.h"
 #include "kernels/gemm.h"
 
 namespace haversack {
@@ -25,6 +26,13 @@ void Gemm(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alp
   const c10::InferenceMode no_autograd;
   at::Tensor out = View(c, m, n, ldc);
   at::addmm_out(out, out, Operand(a, m, k, lda, ta), Operand(b, k, n, ldb, tb), beta, alpha);
+}
+
+bool HasGemmBF16() { return false; }
+
+void GemmBF16(Transpose, Transpose, int64_t, int64_t, int64_t, float, const uint16_t*, int64_t,
+              const uint16_t*, int64_t, float, float*, int64_t) {
+  HAVERSACK_CHECK(false, "this backend has no bf16 product with f32 results");
 }
 
 void ReleaseGemmBuffers() {}

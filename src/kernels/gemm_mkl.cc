@@ -9,6 +9,11 @@ void SGEMM(const char* transa, const char* transb, const int* m, const int* n, c
            const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
            const float* beta, float* c, const int* ldc);
 void mkl_serv_free_buffers(void);
+// Weak: not every build of the wheel exports it.
+__attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int transa, int transb, int m, int n,
+                                                  int k, float alpha, const uint16_t* a, int lda,
+                                                  const uint16_t* b, int ldb, float beta, float* c,
+                                                  int ldc);
 }
 
 namespace haversack {
@@ -30,6 +35,19 @@ void Gemm(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alp
   const int im = ToBlasInt(m), in = ToBlasInt(n), ik = ToBlasInt(k);
   const int ilda = ToBlasInt(lda), ildb = ToBlasInt(ldb), ildc = ToBlasInt(ldc);
   SGEMM(&trans_b, &trans_a, &in, &im, &ik, &alpha, b, &ildb, a, &ilda, &beta, c, &ildc);
+}
+
+bool HasGemmBF16() { return cblas_gemm_bf16bf16f32 != nullptr; }
+
+void GemmBF16(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha,
+              const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb, float beta, float* c,
+              int64_t ldc) {
+  if (m == 0 || n == 0) return;
+  constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;  // CBLAS's numbers
+  cblas_gemm_bf16bf16f32(kRowMajor, ta == Transpose::kYes ? kTranspose : kNoTranspose,
+                         tb == Transpose::kYes ? kTranspose : kNoTranspose, ToBlasInt(m),
+                         ToBlasInt(n), ToBlasInt(k), alpha, a, ToBlasInt(lda), b, ToBlasInt(ldb),
+                         beta, c, ToBlasInt(ldc));
 }
 
 void ReleaseGemmBuffers() { mkl_serv_free_buffers(); }

@@ -9,6 +9,7 @@
 
 #include "base/json_fields.h"
 #include "graph/graph.h"
+#include "kernels/matmul.h"
 #include "ops/rope_table.h"
 
 namespace haversack {
@@ -48,6 +49,7 @@ struct ModelConfig {
 struct BuildOptions {
   int64_t positions = 0;     // rows of the rotary table: the longest sequence
   int64_t loss_chunk = 256;  // tokens whose logits exist at once
+  ComputeType compute = ComputeType::kF32;
 };
 
 // A model family: one file in this folder and one line in family.cc.

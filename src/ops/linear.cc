@@ -2,18 +2,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/elementwise.h"
-#include "kernels/gemm.h"
 #include "kernels/rope.h"
 
 namespace haversack {
 
+std::string Linear::Traits() const {
+  return fmt::format("{}{}", bias_ ? ",bias" : "",
+                     matmul_.type() == ComputeType::kBF16 ? ",bf16" : "");
+}
+
 std::string Linear::signature() const {
-  return fmt::format("{}({}->{}{})", kind(), in_, out_, bias_ ? ",bias" : "");
+  return fmt::format("{}({}->{}{})", kind(), in_, out_, Traits());
+}
+
+size_t Linear::forward_scratch(const BatchShape& shape) const {
+  return matmul_.Scratch(shape.tokens(), out_, in_);
 }
 
 size_t Linear::backward_scratch(const BatchShape& shape) const {
-  return bias_ ? BiasBackwardScratch(shape.tokens(), out_) : 0;
+  const int64_t tokens = shape.tokens();
+  return std::max({matmul_.Scratch(out_, in_, tokens), matmul_.Scratch(tokens, in_, out_),
+                   bias_ ? BiasBackwardScratch(tokens, out_) : 0});
 }
 
 double Linear::forward_flops(const BatchShape& shape) const {
@@ -21,33 +33,34 @@ double Linear::forward_flops(const BatchShape& shape) const {
          static_cast<double>(out_);
 }
 
-void Linear::Forward(const OpArgs& args) const {
-  Gemm(Transpose::kNo, Transpose::kYes, args.tokens, out_, in_, 1, args.in[0], in_, args.param[0],
-       in_, 0, args.out[0], out_);
+void Linear::Project(const OpArgs& args, float beta) const {
+  matmul_(Transpose::kNo, Transpose::kYes, args.tokens, out_, in_, 1, args.in[0], in_,
+          args.param[0], in_, beta, args.out[0], out_, args.scratch);
   if (bias_) AddBias(args.out[0], args.tokens, out_, args.param[1]);
 }
 
+void Linear::Forward(const OpArgs& args) const { Project(args, 0); }
+
 void Linear::Backward(const OpArgs& args) const {
   const float* dy = args.grad_out[0];
-  Gemm(Transpose::kYes, Transpose::kNo, out_, in_, args.tokens, 1, dy, out_, args.in[0], in_,
-       args.accumulate_param[0] ? 1 : 0, args.grad_param[0], in_);
+  matmul_(Transpose::kYes, Transpose::kNo, out_, in_, args.tokens, 1, dy, out_, args.in[0], in_,
+          args.accumulate_param[0] ? 1 : 0, args.grad_param[0], in_, args.scratch);
   if (bias_) {
-    BiasBackward(dy, args.tokens, out_, out_, args.grad_param[1], args.accumulate_param[1], args.scratch);
+    BiasBackward(dy, args.tokens, out_, out_, args.grad_param[1], args.accumulate_param[1],
+                 args.scratch);
   }
-  Gemm(Transpose::kNo, Transpose::kNo, args.tokens, in_, out_, 1, dy, out_, args.param[0], in_,
-       args.accumulate_in[0] ? 1 : 0, args.grad_in[0], in_);
+  matmul_(Transpose::kNo, Transpose::kNo, args.tokens, in_, out_, 1, dy, out_, args.param[0], in_,
+          args.accumulate_in[0] ? 1 : 0, args.grad_in[0], in_, args.scratch);
 }
 
 void ResidualLinear::Forward(const OpArgs& args) const {
   CopyRows(args.in[1], out_, args.tokens, out_, args.out[0], out_);
-  Gemm(Transpose::kNo, Transpose::kYes, args.tokens, out_, in_, 1, args.in[0], in_, args.param[0],
-       in_, 1, args.out[0], out_);
-  if (bias_) AddBias(args.out[0], args.tokens, out_, args.param[1]);
+  Project(args, 1);
 }
 
 std::string QkvProjection::signature() const {
   return fmt::format("{}({}->{}+{}x{}{}{})", kind(), in_, heads_.q, heads_.kv, heads_.dim,
-                     bias_ ? ",bias" : "", rope_ ? ",rope" : "");
+                     Traits(), rope_ ? ",rope" : "");
 }
 
 void QkvProjection::Forward(const OpArgs& args) const {

@@ -12,14 +12,17 @@
 namespace haversack {
 
 std::string LmLoss::signature() const {
-  return fmt::format("lm_loss({}x{},chunk {})", hidden_, vocab_, chunk_);
+  return fmt::format("lm_loss({}x{},chunk {}{})", hidden_, vocab_, chunk_,
+                     matmul_.type() == ComputeType::kBF16 ? ",bf16" : "");
 }
 
 int64_t LmLoss::Chunk(int64_t tokens) const { return std::min(chunk_, tokens); }
 
 size_t LmLoss::forward_scratch(const BatchShape& shape) const {
   const int64_t rows = Chunk(shape.tokens());
-  return AlignUp(rows * sizeof(float), 64) + rows * vocab_ * sizeof(float);
+  return AlignUp(rows * sizeof(float), 64) + AlignUp(rows * vocab_ * sizeof(float), 64) +
+         std::max({matmul_.Scratch(rows, vocab_, hidden_), matmul_.Scratch(vocab_, hidden_, rows),
+                   matmul_.Scratch(rows, hidden_, vocab_)});
 }
 
 double LmLoss::forward_flops(const BatchShape& shape) const {
@@ -35,22 +38,25 @@ void LmLoss::Forward(const OpArgs& args) const {
   const int64_t chunk = Chunk(args.tokens);
   auto* losses = reinterpret_cast<float*>(args.scratch);
   auto* logits = reinterpret_cast<float*>(args.scratch + AlignUp(chunk * sizeof(float), 64));
+  std::byte* scratch =
+      args.scratch + AlignUp(chunk * sizeof(float), 64) + AlignUp(chunk * vocab_ * sizeof(float), 64);
   const float* head = args.param[0];
   for (int64_t begin = 0; begin < args.tokens; begin += chunk) {
     const int64_t rows = std::min(chunk, args.tokens - begin);
     const float* x = args.in[0] + begin * hidden_;
     const int32_t* targets = args.batch->targets.data() + begin;
-    Logits(x, rows, head, logits);
+    matmul_(Transpose::kNo, Transpose::kYes, rows, vocab_, hidden_, 1, x, hidden_, head, hidden_, 0,
+            logits, vocab_, scratch);
     if (args.grad_param[0] == nullptr) {
       CrossEntropyForward(logits, vocab_, rows, vocab_, targets, losses);
     } else {
       CrossEntropyForwardBackward(logits, vocab_, rows, vocab_, targets, args.batch->loss_scale,
                                   losses);
       const bool accumulate = args.accumulate_param[0] || begin > 0;
-      Gemm(Transpose::kYes, Transpose::kNo, vocab_, hidden_, rows, 1, logits, vocab_, x, hidden_,
-           accumulate ? 1 : 0, args.grad_param[0], hidden_);
-      Gemm(Transpose::kNo, Transpose::kNo, rows, hidden_, vocab_, 1, logits, vocab_, head, hidden_,
-           0, args.grad_in[0] + begin * hidden_, hidden_);
+      matmul_(Transpose::kYes, Transpose::kNo, vocab_, hidden_, rows, 1, logits, vocab_, x, hidden_,
+              accumulate ? 1 : 0, args.grad_param[0], hidden_, scratch);
+      matmul_(Transpose::kNo, Transpose::kNo, rows, hidden_, vocab_, 1, logits, vocab_, head,
+              hidden_, 0, args.grad_in[0] + begin * hidden_, hidden_, scratch);
     }
     // In token order, so that the sum does not depend on threads.
     for (int64_t row = 0; row < rows; ++row) *args.batch->loss_sum += losses[row];

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/matmul.h"
 #include "ops/op.h"
 
 namespace haversack {
@@ -13,8 +14,8 @@ namespace haversack {
 // forward: the gradient of the mean loss (`loss_scale`) is written over x and added to the head's.
 class LmLoss final : public Op {
  public:
-  LmLoss(int64_t hidden, int64_t vocab, int64_t chunk)
-      : hidden_(hidden), vocab_(vocab), chunk_(chunk) {}
+  LmLoss(int64_t hidden, int64_t vocab, int64_t chunk, ComputeType compute = ComputeType::kF32)
+      : hidden_(hidden), vocab_(vocab), chunk_(chunk), matmul_(compute) {}
   std::string_view kind() const override { return "lm_loss"; }
   std::string signature() const override;
   std::vector<int64_t> output_cols() const override { return {}; }
@@ -26,7 +27,7 @@ class LmLoss final : public Op {
   void Forward(const OpArgs& args) const override;
   void Backward(const OpArgs& args) const override;
 
-  // Logits [rows, vocab] of the first `rows` rows of x, for generation.
+  // Logits [rows, vocab] of the first `rows` rows of x in f32, for generation.
   void Logits(const float* x, int64_t rows, const float* head, float* logits) const;
   int64_t vocab() const { return vocab_; }
 
@@ -34,6 +35,7 @@ class LmLoss final : public Op {
   int64_t Chunk(int64_t tokens) const;
 
   int64_t hidden_, vocab_, chunk_;
+  Matmul matmul_;
 };
 
 }  // namespace haversack

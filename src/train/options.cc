@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/machine.h"
 
 namespace haversack {
 namespace {
@@ -55,6 +56,21 @@ nlohmann::json OrNull(const std::optional<T>& value) {
 
 }  // namespace
 
+ComputeType ResolveComputeType(const std::string& text) {
+  if (text == "f32") return ComputeType::kF32;
+  if (text == "auto") {
+    return CpuHasBF16Tiles() && CanComputeBF16() ? ComputeType::kBF16 : ComputeType::kF32;
+  }
+  if (text != "bf16") {
+    throw UserError(ExitCode::kUsage, "--compute: '{}' is unknown; use auto, f32 or bf16", text);
+  }
+  if (!CanComputeBF16()) {
+    throw UserError(ExitCode::kUsage,
+                    "--compute bf16: this build of LibTorch exports no bf16 product; use f32");
+  }
+  return ComputeType::kBF16;
+}
+
 nlohmann::json RunIdentity(const TrainOptions& o) {
   return {{"--model", o.model},
           {"--data", o.data},
@@ -80,6 +96,7 @@ nlohmann::json RunIdentity(const TrainOptions& o) {
           {"--plan", o.plan},
           {"--micro-batch", OrNull(o.micro_batch)},
           {"--loss-chunk", o.loss_chunk},
+          {"--compute", std::string(ToText(o.compute))},
           {"--threads", o.threads > 0 ? nlohmann::json(o.threads) : nlohmann::json()},
           {"--metrics", o.metrics.empty() ? nlohmann::json() : nlohmann::json(o.metrics)},
           {"--save-every", o.save_every},

@@ -7,10 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "kernels/matmul.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/lr_schedule.h"
 
 namespace haversack {
+
+// The compute type that `text` ("auto", "f32", "bf16") means on this machine. "auto" is bf16 where the CPU
+// has AMX tiles for it: elsewhere the BLAS library's bf16 product is slower than its f32 product. Throws
+// UserError (exit 2) where bf16 is asked for and cannot be had.
+ComputeType ResolveComputeType(const std::string& text);
 
 struct TrainOptions {
   std::string model;
@@ -37,6 +43,7 @@ struct TrainOptions {
   std::string plan = "auto";  // auto, keep, recompute, or a JSON file
   std::optional<int64_t> micro_batch;
   int64_t loss_chunk = 256;
+  ComputeType compute = ComputeType::kF32;
   int threads = 0;  // 0: the cores this process may use
 
   std::string metrics;

@@ -38,7 +38,11 @@ class Preparation {
     SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
     run_.budget = ResolveBudget(options.memory);
     run_.model = std::make_unique<Model>(
-        OpenModel(options.model, options.seq, options.loss_chunk, /*with_weights=*/false));
+        OpenModel(options.model,
+                  {.positions = options.seq,
+                   .loss_chunk = options.loss_chunk,
+                   .compute = options.compute},
+                  /*with_weights=*/false));
     run_.dir = std::make_unique<RunDir>(options.out);
     CheckModelIsNotExport();
     run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(), run_.model->graph,
@@ -113,8 +117,8 @@ class Preparation {
 
   void Introduce() {
     const Model& model = *run_.model;
-    Log(fmt::format("haversack {}: {} ({}), {} threads, f32, LibTorch {}", HAVERSACK_VERSION,
-                    CpuModel(), CpuIsa(), NumThreads(), HAVERSACK_TORCH_VERSION));
+    Log(fmt::format("haversack {}: {} ({}), {} threads, {}, LibTorch {}", HAVERSACK_VERSION,
+                    CpuModel(), CpuIsa(), NumThreads(), ToText(run_.options.compute), HAVERSACK_TORCH_VERSION));
     Log(fmt::format("model {}: {}, {} layers, {:.1f}M parameters", run_.options.model,
                     model.config.model_type, model.config.layers,
                     static_cast<double>(model.graph.parameter_count()) / 1e6));
@@ -214,7 +218,7 @@ class Preparation {
       // Another micro-batch would sum the gradient in another order: a resumed run keeps its own.
       if (!request.micro_batch) request.micro_batch = before;
     }
-    planner_ = std::make_unique<RunPlanner>(*run_.model, request, run_.options.loss_chunk);
+    planner_ = std::make_unique<RunPlanner>(*run_.model, request);
     const bool done = run_.stored && run_.progress.step >= run_.options.steps;
     if (!done) planner_->CheckFits(run_.budget);
   }

@@ -103,10 +103,9 @@ FrontierPoint PointAt(Candidates& candidates, const PlanRequest& request, int64_
 
 }  // namespace
 
-RunPlanner::RunPlanner(const Model& model, const PlanRequest& request, int64_t loss_chunk)
+RunPlanner::RunPlanner(const Model& model, const PlanRequest& request)
     : request_(request),
-      candidates_(model.config, model.graph, model.layout,
-                  {.positions = request.seq, .loss_chunk = loss_chunk}, request) {
+      candidates_(model.config, model.graph, model.layout, model.build, request) {
   if (const std::optional<std::string> cache = CacheFolder()) {
     profile_path_ = CostProfilePath(*cache);
     profile_ = CostProfile::Load(profile_path_);

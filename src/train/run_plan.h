@@ -64,7 +64,7 @@ PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph);
 class RunPlanner {
  public:
   // `model` outlives this.
-  RunPlanner(const Model& model, const PlanRequest& request, int64_t loss_chunk);
+  RunPlanner(const Model& model, const PlanRequest& request);
 
   // Before the data is read, which can take long: throws as Plan does.
   void CheckFits(int64_t budget) const;

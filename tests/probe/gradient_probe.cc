@@ -1,7 +1,7 @@
 // Test tool: loss and gradients of one micro-batch, for comparison with an independent computation.
 //   gradient_probe MODEL_DIR REQUEST.json OUT.safetensors
 // REQUEST: {"sequences", "seq", "ids", "targets", "positions", "boundaries", "plan": name or object,
-//           "loss_chunk", "threads"}. Gradients are written under their checkpoint names; stdout gets one
+//           "loss_chunk", "compute", "threads"}. Gradients are written under their checkpoint names; stdout gets one
 // JSON line with the loss sum and the arena's bytes, predicted and measured. Buffers are filled with NaN
 // outside their lifetimes.
 #include <cstdio>
@@ -51,8 +51,11 @@ void Run(const std::string& dir, const std::string& request_path, const std::str
   const std::string config_path = dir + "/config.json";
   const ModelConfig config =
       ParseModelConfig(ParseJson(ReadWholeFile(config_path), config_path), config_path);
-  const Graph graph = BuildGraph(
-      config, {.positions = request["seq"], .loss_chunk = request.value("loss_chunk", 256)});
+  const bool bf16 = request.value("compute", "f32") == "bf16";
+  const Graph graph =
+      BuildGraph(config, {.positions = request["seq"],
+                          .loss_chunk = request.value("loss_chunk", 256),
+                          .compute = bf16 ? ComputeType::kBF16 : ComputeType::kF32});
   const ParamLayout layout(graph);
   const WeightFiles files = WeightFiles::Open(dir);
   CheckWeights(graph, config, files);
