@@ -66,9 +66,10 @@ TEST(Threads, ParallelForCoversEachIndexOnce) {
 }
 
 TEST(Threads, ExceptionReachesTheCaller) {
-  EXPECT_THROW(ParallelTasks(8, [](int64_t task, int) {
-                 if (task == 5) throw UserError(ExitCode::kUsage, "task {}", task);
-               }),
+  EXPECT_THROW(ParallelTasks(8,
+                             [](int64_t task, int) {
+                               if (task == 5) throw UserError(ExitCode::kUsage, "task {}", task);
+                             }),
                UserError);
 }
 

@@ -38,9 +38,10 @@ uint64_t ParseBytes(std::string_view text, std::string_view what) {
       std::find_if(kUnits.begin(), kUnits.end(), [&](const auto& u) { return u.first == unit; });
   if (error != std::errc() || match == kUnits.end() || !std::isfinite(number) || number < 0 ||
       number * match->second > 9e18) {
-    throw UserError(ExitCode::kUsage,
-                    "{}: '{}' is not a byte size; write a number with a unit, such as 3GiB or 512MiB",
-                    what, text);
+    throw UserError(
+        ExitCode::kUsage,
+        "{}: '{}' is not a byte size; write a number with a unit, such as 3GiB or 512MiB", what,
+        text);
   }
   return static_cast<uint64_t>(std::llround(number * match->second));
 }

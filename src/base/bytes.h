@@ -7,8 +7,9 @@
 
 namespace haversack {
 
-// Bytes in `text`. Units: none or B, KB/MB/GB/TB (powers of 1000), KiB/MiB/GiB/TiB and K/M/G/T (powers
-// of 1024), any case, a fraction allowed. Throws UserError naming `what` (a flag or field) otherwise.
+// Bytes in `text`. Units: none or B, KB/MB/GB/TB (powers of 1000), KiB/MiB/GiB/TiB and K/M/G/T
+// (powers of 1024), any case, a fraction allowed. Throws UserError naming `what` (a flag or field)
+// otherwise.
 uint64_t ParseBytes(std::string_view text, std::string_view what);
 
 // "2.31 GiB", "640 MiB", "12.0 KiB", "17 B".

@@ -1,10 +1,10 @@
 // Two kinds of failure, never mixed:
 //
-//   throw UserError(ExitCode::kUsage, "{}:{}: field 'text' is missing; every record needs one", f, n);
-//   HAVERSACK_CHECK(offset % 64 == 0, "offset {} of value {}", offset, name);
+//   throw UserError(ExitCode::kUsage, "{}:{}: field 'text' is missing; every record needs one", f,
+//   n); HAVERSACK_CHECK(offset % 64 == 0, "offset {} of value {}", offset, name);
 //
-// A UserError is the user's to act on: one line that says what is wrong, where, and what to do. A failed
-// check is a bug in Haversack.
+// A UserError is the user's to act on: one line that says what is wrong, where, and what to do. A
+// failed check is a bug in Haversack.
 #pragma once
 
 #include <fmt/format.h>
@@ -38,8 +38,8 @@ class UserError : public std::runtime_error {
   ExitCode code_;
 };
 
-// The device or file failure that `errno` describes: "cannot <what> <path>: <reason>". ENOSPC adds how
-// many bytes are free. Always exit code 5.
+// The device or file failure that `errno` describes: "cannot <what> <path>: <reason>". ENOSPC adds
+// how many bytes are free. Always exit code 5.
 UserError FileError(const std::string& what, const std::string& path, int error_number);
 
 class InternalError : public std::logic_error {
@@ -50,11 +50,11 @@ class InternalError : public std::logic_error {
 [[noreturn]] void FailCheck(const char* file, int line, const char* expression,
                             const std::string& message);
 
-#define HAVERSACK_CHECK(condition, ...)                                                  \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]] {                                                     \
+#define HAVERSACK_CHECK(condition, ...)                                                   \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]] {                                                      \
       ::haversack::FailCheck(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
-    }                                                                                    \
+    }                                                                                     \
   } while (false)
 
 }  // namespace haversack

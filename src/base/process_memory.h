@@ -9,8 +9,8 @@ namespace haversack {
 int64_t ResidentBytes();
 int64_t PeakResidentBytes();
 
-// Bytes that this process could still make resident: what the machine has available, or what its control
-// group (v1 or v2) leaves, whichever is less.
+// Bytes that this process could still make resident: what the machine has available, or what its
+// control group (v1 or v2) leaves, whichever is less.
 int64_t AvailableBytes();
 
 // Returns freed heap pages to the system, so that ResidentBytes is what is really held.

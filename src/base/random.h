@@ -47,8 +47,8 @@ class RandomStream {
   RandomKey key_;
 };
 
-// A pseudo-random permutation of [0, size) in O(1) memory: a Feistel network over the least even number
-// of bits that covers `size`, walked until the value falls inside (cycle walking).
+// A pseudo-random permutation of [0, size) in O(1) memory: a Feistel network over the least even
+// number of bits that covers `size`, walked until the value falls inside (cycle walking).
 class RandomPermutation {
  public:
   RandomPermutation(uint64_t size, const RandomKey& key);

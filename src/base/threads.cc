@@ -60,8 +60,7 @@ int AvailableCores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-void ParallelFor(int64_t count, int64_t grain,
-                 internal::FunctionRef<void(int64_t, int64_t)> body) {
+void ParallelFor(int64_t count, int64_t grain, internal::FunctionRef<void(int64_t, int64_t)> body) {
   if (count <= 0) return;
   const int64_t pieces =
       std::min<int64_t>(NumThreads(), std::max<int64_t>(1, count / std::max<int64_t>(1, grain)));

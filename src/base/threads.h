@@ -3,8 +3,9 @@
 //   ParallelFor(rows, /*grain=*/16, [&](int64_t begin, int64_t end) { ... });
 //   ParallelTasks(count, [&](int64_t task, int thread) { ... });
 //
-// A result must never depend on the number of threads: a reduction over rows goes through partial sums
-// over blocks of fixed size, added in block order. An exception inside is rethrown by the caller's call.
+// A result must never depend on the number of threads: a reduction over rows goes through partial
+// sums over blocks of fixed size, added in block order. An exception inside is rethrown by the
+// caller's call.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ template <typename Result, typename... Args>
 class FunctionRef<Result(Args...)> {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-  FunctionRef(F&& f)  // NOLINT: implicit by design
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
+      FunctionRef(F&& f)  // NOLINT: implicit by design
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, Args... args) -> Result {
           return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);

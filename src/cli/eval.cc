@@ -32,8 +32,8 @@ struct EvalOptions {
   int threads = 0;
 };
 
-// A text file is one sequence without special tokens, so that every token but the first is predicted
-// once; records are evaluated as they are trained on.
+// A text file is one sequence without special tokens, so that every token but the first is
+// predicted once; records are evaluated as they are trained on.
 Dataset OpenEvalData(const EvalOptions& options, const Model& model, int64_t budget) {
   const Tokenizer tokenizer = Tokenizer::Load(options.model);
   const Encoder encoder = EncoderOf(tokenizer);
@@ -42,18 +42,19 @@ Dataset OpenEvalData(const EvalOptions& options, const Model& model, int64_t bud
     records &= file.kind == FileKind::kRecords;
   }
   const int32_t end = tokenizer.eos_id().value_or(-1);
-  Dataset data = Dataset::Open({.files = options.data,
-                                .seq = options.seq,
-                                .cross_document = false,
-                                .seed = 0,
-                                .rules = {.eos_id = records ? end : -1, .bos_id = -1},
-                                .model_dir = options.model,
-                                .cache_folder = CacheFolder(),
-                                .fallback_folder = std::filesystem::temp_directory_path().string(),
-                                .memory = LeftOf(budget),
-                                .log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); },
-                                .poll = {}},
-                               encoder);
+  Dataset data =
+      Dataset::Open({.files = options.data,
+                     .seq = options.seq,
+                     .cross_document = false,
+                     .seed = 0,
+                     .rules = {.eos_id = records ? end : -1, .bos_id = -1},
+                     .model_dir = options.model,
+                     .cache_folder = CacheFolder(),
+                     .fallback_folder = std::filesystem::temp_directory_path().string(),
+                     .memory = LeftOf(budget),
+                     .log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); },
+                     .poll = {}},
+                    encoder);
   data.CheckVocabulary(model.config.vocab, encoder);
   fmt::print(stderr, "data: {}\n", data.Summary());
   return data;
@@ -74,7 +75,8 @@ ExitCode EvalCommand(int argc, const char* const* argv) {
   app.add_option("--seq", options.seq, "tokens per window")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
-  flags.AddBytes("--memory", options.memory, "budget for the whole process (default: 90% of what is free)");
+  flags.AddBytes("--memory", options.memory,
+                 "budget for the whole process (default: 90% of what is free)");
   app.add_option("--threads", options.threads, "compute threads (default: all cores)")
       ->check(CLI::Range(0, 4096));
   flags.AddConfig();
@@ -82,22 +84,23 @@ ExitCode EvalCommand(int argc, const char* const* argv) {
 
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
   const int64_t budget = ResolveBudget(options.memory);
-  const Model model = OpenModel(
-      options.model, {.positions = options.seq, .loss_chunk = options.loss_chunk}, true);
+  const Model model =
+      OpenModel(options.model, {.positions = options.seq, .loss_chunk = options.loss_chunk}, true);
   for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
   const Schedule schedule = Lower(model.graph, KeepPlan(model.graph, 1),
                                   {.sequences = 1, .seq = options.seq}, ScheduleMode::kEvaluate);
   const int64_t arena_bytes = model.layout.bytes() + schedule.arena_bytes;
   const auto refuse_unless_fits = [&](const MemoryBudget& memory, int64_t seen) {
     if (arena_bytes <= memory.arena() && seen <= budget) return;
-    const int64_t needed = std::max(WholeMiB(memory.process + memory.reserve + arena_bytes), WholeMiB(seen));
-    throw UserError(ExitCode::kBudget,
-                    "does not fit: --memory {} is short by {}; the smallest that fits is {}MiB "
-                    "(libraries and tables {}, weights {}, activations at --seq {} {}); raise --memory",
-                    FormatBytes(budget), FormatBytes(needed - budget), needed >> 20,
-                    FormatBytes(memory.process + memory.reserve),
-                    FormatBytes(model.layout.bytes()), options.seq,
-                    FormatBytes(schedule.arena_bytes));
+    const int64_t needed =
+        std::max(WholeMiB(memory.process + memory.reserve + arena_bytes), WholeMiB(seen));
+    throw UserError(
+        ExitCode::kBudget,
+        "does not fit: --memory {} is short by {}; the smallest that fits is {}MiB "
+        "(libraries and tables {}, weights {}, activations at --seq {} {}); raise --memory",
+        FormatBytes(budget), FormatBytes(needed - budget), needed >> 20,
+        FormatBytes(memory.process + memory.reserve), FormatBytes(model.layout.bytes()),
+        options.seq, FormatBytes(schedule.arena_bytes));
   };
   MemoryBudget memory = MeasureMemory(options.seq, budget);
   refuse_unless_fits(memory, 0);
@@ -112,7 +115,9 @@ ExitCode EvalCommand(int argc, const char* const* argv) {
                     schedule.arena_bytes);
   const Evaluation result = Evaluate(data, schedule, executor);
   const double loss = result.loss();
-  const auto finite = [](double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); };
+  const auto finite = [](double x) {
+    return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json();
+  };
   fmt::print("{}\n", nlohmann::json({{"loss", finite(loss)},
                                      {"perplexity", finite(std::exp(loss))},
                                      {"tokens", result.tokens}})

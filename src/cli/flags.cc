@@ -107,8 +107,7 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
       ->type_name("FILE...");
   app.add_option("--out", o.out, "run directory: model, checkpoints, log")->type_name("DIR");
   app.add_option_function<std::string>(
-         "--init",
-         [&o](const std::string& how) { o.random_init = how == "random"; },
+         "--init", [&o](const std::string& how) { o.random_init = how == "random"; },
          "start from the checkpoint's weights, or from random ones")
       ->check(CLI::IsMember({"checkpoint", "random"}))
       ->type_name("checkpoint|random");
@@ -173,13 +172,16 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--save-every", o.save_every,
                  "steps between checkpoints (default: at the end, and when stopped by a signal)")
       ->check(not_negative);
-  app.add_option("--keep", o.keep, "newest checkpoints to keep, beside the best of those evaluated at their step")
+  app.add_option("--keep", o.keep,
+                 "newest checkpoints to keep, beside the best of those evaluated at their step")
       ->check(positive)
       ->capture_default_str();
   app.add_option("--eval-every", o.eval_every,
                  "steps between evaluations of --valid (default: first and last)")
       ->check(not_negative);
-  app.add_flag("--resume", o.resume, "go on from the newest whole checkpoint in --out; exports where only that is missing");
+  app.add_flag(
+      "--resume", o.resume,
+      "go on from the newest whole checkpoint in --out; exports where only that is missing");
   app.add_option_function<std::string>(
          "--export-dtype",
          [&o](const std::string& dtype) {
@@ -192,15 +194,19 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
 }
 
 void CheckTrainOptions(const TrainOptions& o) {
-  const auto refuse = [](const std::string& what) { throw UserError(ExitCode::kUsage, "{}", what); };
+  const auto refuse = [](const std::string& what) {
+    throw UserError(ExitCode::kUsage, "{}", what);
+  };
   if (!(o.lr >= 0) || std::isinf(o.lr)) refuse(fmt::format("--lr {}: not a learning rate", o.lr));
   if (!(o.clip >= 0)) refuse(fmt::format("--clip {}: a norm is not negative", o.clip));
-  if (!(o.adamw.epsilon > 0)) refuse(fmt::format("--epsilon {}: must be positive", o.adamw.epsilon));
+  if (!(o.adamw.epsilon > 0))
+    refuse(fmt::format("--epsilon {}: must be positive", o.adamw.epsilon));
   if (!(o.adamw.weight_decay >= 0)) {
     refuse(fmt::format("--weight-decay {}: must not be negative", o.adamw.weight_decay));
   }
   if (o.adamw.beta1 >= 1 || o.adamw.beta2 >= 1) refuse("--beta1 and --beta2 must be below 1");
-  if (o.fused_update && o.clip != 0) refuse("--fused-update needs --clip 0: clipping needs all gradients");
+  if (o.fused_update && o.clip != 0)
+    refuse("--fused-update needs --clip 0: clipping needs all gradients");
   if (o.fused_update && o.micro_batch.value_or(o.batch) != o.batch) {
     refuse("--fused-update needs --micro-batch equal to --batch: accumulation needs all gradients");
   }

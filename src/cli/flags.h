@@ -1,4 +1,5 @@
-// Command-line parsing shared by the commands: CLI11 with YAML configuration files, errors as UserError.
+// Command-line parsing shared by the commands: CLI11 with YAML configuration files, errors as
+// UserError.
 #pragma once
 
 #include <CLI/CLI.hpp>

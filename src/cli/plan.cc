@@ -80,45 +80,47 @@ void PrintFrontier(const std::vector<FrontierPoint>& frontier) {
 ExitCode PlanCommand(int argc, const char* const* argv) {
   TrainOptions options;
   bool json = false;
-  Flags flags("plan",
-              "Says whether a run fits its memory budget, its predicted peak and its speed, and what "
-              "other budgets would give. Takes the options of `train`; nothing is trained.");
+  Flags flags(
+      "plan",
+      "Says whether a run fits its memory budget, its predicted peak and its speed, and what "
+      "other budgets would give. Takes the options of `train`; nothing is trained.");
   AddTrainFlags(flags, options);
   flags.app().get_option("--data")->required(false);
   flags.app().add_flag("--json", json, "one JSON object for programs")->group("Output");
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
   CheckTrainOptions(options);
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
-  const Model model = OpenModel(options.model,
-                                {.positions = options.seq,
-                                 .loss_chunk = options.loss_chunk,
-                                 .compute = options.compute},
-                                false);
+  const Model model = OpenModel(
+      options.model,
+      {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
+      false);
   const int64_t budget = ResolveBudget(options.memory);
   RunPlanner planner(model, MakePlanRequest(options, model.graph));
   if (json && !planner.Fits(budget)) {
-    fmt::print("{}\n", nlohmann::json({{"fits", false},
-                                       {"budget_bytes", budget},
-                                       {"predicted_peak_bytes", planner.smallest_budget_bytes()},
-                                       {"short_by_bytes", planner.smallest_budget_bytes() - budget}})
-                           .dump());
+    fmt::print("{}\n",
+               nlohmann::json({{"fits", false},
+                               {"budget_bytes", budget},
+                               {"predicted_peak_bytes", planner.smallest_budget_bytes()},
+                               {"short_by_bytes", planner.smallest_budget_bytes() - budget}})
+                   .dump());
     return ExitCode::kBudget;
   }
   const RunPlan run = planner.Plan(budget);
   const std::vector<FrontierPoint> frontier = planner.Frontier(budget, kFrontierPoints);
   const int64_t tokens = run.chosen.plan.micro_batch * options.seq;
   if (json) {
-    fmt::print("{}\n", nlohmann::json({{"fits", true},
-                                       {"budget_bytes", budget},
-                                       {"predicted_peak_bytes", run.predicted_peak_bytes},
-                                       {"short_by_bytes", 0},
-                                       {"tokens_per_s", run.predicted_tokens_per_s},
-                                       {"plan", run.chosen.plan.name},
-                                       {"micro_batch", run.chosen.plan.micro_batch},
-                                       {"smallest_budget_bytes", planner.smallest_budget_bytes()},
-                                       {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
-                                       {"frontier", ToJson(frontier)}})
-                           .dump());
+    fmt::print("{}\n",
+               nlohmann::json({{"fits", true},
+                               {"budget_bytes", budget},
+                               {"predicted_peak_bytes", run.predicted_peak_bytes},
+                               {"short_by_bytes", 0},
+                               {"tokens_per_s", run.predicted_tokens_per_s},
+                               {"plan", run.chosen.plan.name},
+                               {"micro_batch", run.chosen.plan.micro_batch},
+                               {"smallest_budget_bytes", planner.smallest_budget_bytes()},
+                               {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
+                               {"frontier", ToJson(frontier)}})
+                   .dump());
     return ExitCode::kOk;
   }
   fmt::print("{}\n", Verdict(run));

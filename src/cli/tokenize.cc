@@ -1,12 +1,12 @@
 #include "cli/tokenize.h"
-#include "cli/command.h"
-#include "cli/flags.h"
 
 #include <cerrno>
 #include <fstream>
 #include <string>
 
 #include "base/error.h"
+#include "cli/command.h"
+#include "cli/flags.h"
 #include "tokenizer/tokenizer.h"
 
 namespace haversack {

@@ -44,13 +44,14 @@ Dataset Dataset::Open(const DataOptions& options, const Encoder& encoder) {
   const std::string key = StoreKey(files, options, style);
   const auto build = [&](const std::string& folder) {
     StoreWriter writer(folder, encoder.vocab_size);
-    TokenizeCorpus(files, encoder, style, options.rules, {options.log, options.poll, options.memory}, writer);
+    TokenizeCorpus(files, encoder, style, options.rules,
+                   {options.log, options.poll, options.memory}, writer);
     writer.Finish(key);
     malloc_trim(
         0);  // the batches' memory goes back to the system: the budget counts resident bytes
   };
-  TokenStore store =
-      OpenOrBuildStore(key, {options.cache_folder, options.fallback_folder, options.log, options.poll}, build);
+  TokenStore store = OpenOrBuildStore(
+      key, {options.cache_folder, options.fallback_folder, options.log, options.poll}, build);
   Dataset dataset(std::move(store), options, std::move(files));
   if (dataset.targets() == 0 || dataset.sequences() == 0) {
     const StoreInfo& info = dataset.store_.info();

@@ -16,8 +16,8 @@ namespace {
 // A batch holds up to this much text, or what memory allows but never less than the least.
 constexpr int64_t kBatchBytes = 4 << 20;
 constexpr int64_t kLeastBatchBytes = 256 << 10;
-// Working memory of a byte of text: its tokens take up to four bytes and their marks one, vectors that grow
-// hold them up to three times, and the text is there as read and as parsed.
+// Working memory of a byte of text: its tokens take up to four bytes and their marks one, vectors
+// that grow hold them up to three times, and the text is there as read and as parsed.
 constexpr int64_t kWorkPerByte = 20;
 constexpr size_t kBatchPieces = 8192;
 constexpr std::chrono::seconds kLogEvery{10};
@@ -88,11 +88,12 @@ class CorpusTokenizer {
   void CheckLength(const CorpusPiece& piece) const {
     const auto work = static_cast<int64_t>(piece.bytes.size()) * kWorkPerByte;
     if (work <= std::max(hooks_.memory, kLeastBatchBytes * kWorkPerByte)) return;
-    throw UserError(ExitCode::kBudget,
-                    "{}:{}: does not fit: this {} of {} takes about {} to tokenise, and --memory leaves "
-                    "{}; raise --memory or split it",
-                    files_[piece.file].path, piece.line, piece.record ? "record" : "text",
-                    FormatBytes(piece.bytes.size()), FormatBytes(work), FormatBytes(hooks_.memory));
+    throw UserError(
+        ExitCode::kBudget,
+        "{}:{}: does not fit: this {} of {} takes about {} to tokenise, and --memory leaves "
+        "{}; raise --memory or split it",
+        files_[piece.file].path, piece.line, piece.record ? "record" : "text",
+        FormatBytes(piece.bytes.size()), FormatBytes(work), FormatBytes(hooks_.memory));
   }
 
   void Log(const std::string& line) const {

@@ -17,8 +17,8 @@ namespace haversack {
 struct TokenizeHooks {
   std::function<void(const std::string&)> log;  // one line each; may be empty
   std::function<void()> poll;  // called between batches; may throw to stop; may be empty
-  // Bytes that may be taken. The batches are the smaller for it, and a record that is too long to be
-  // tokenised in it is a UserError (exit 3).
+  // Bytes that may be taken. The batches are the smaller for it, and a record that is too long to
+  // be tokenised in it is a UserError (exit 3).
   int64_t memory = int64_t{1} << 40;
 };
 

@@ -39,8 +39,9 @@ Arena::~Arena() { munmap(base_, bytes_); }
 
 std::byte* Arena::Take(const std::string& name, int64_t bytes) {
   const auto size = static_cast<int64_t>(AlignUp(bytes, 64));
-  HAVERSACK_CHECK(used_ + size <= bytes_, "region '{}' of {} bytes does not fit: {} of {} are taken",
-                  name, size, used_, bytes_);
+  HAVERSACK_CHECK(used_ + size <= bytes_,
+                  "region '{}' of {} bytes does not fit: {} of {} are taken", name, size, used_,
+                  bytes_);
   regions_.push_back({.name = name, .offset = used_, .bytes = size});
   std::byte* result = base_ + used_;
   used_ += size;

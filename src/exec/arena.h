@@ -1,6 +1,6 @@
-// The one allocation of a run: a reserved address range, backed by huge pages where the kernel has them,
-// handed out in named regions before the first step and faulted in, so that a step neither allocates nor
-// faults.
+// The one allocation of a run: a reserved address range, backed by huge pages where the kernel has
+// them, handed out in named regions before the first step and faulted in, so that a step neither
+// allocates nor faults.
 #pragma once
 
 #include <cstddef>

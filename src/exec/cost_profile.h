@@ -13,15 +13,15 @@ namespace haversack {
 
 class CostProfile {
  public:
-  // Reads what an earlier process measured on the same kind of machine with as many threads; a missing
-  // or foreign file is an empty profile.
+  // Reads what an earlier process measured on the same kind of machine with as many threads; a
+  // missing or foreign file is an empty profile.
   static CostProfile Load(const std::string& path);
   // Replaces the file in one step; a cache that cannot be written is not an error.
   void Save(const std::string& path) const;
 
   // Runs each distinct instruction of `schedule` alone, `repetitions` times on whatever the buffers
-  // hold, and keeps the fastest; one whose cost is known runs once, so that whatever the libraries
-  // allocate for it is resident afterwards. Gradients in the model state are overwritten.
+  // hold, and keeps the fastest; one whose cost is known runs once more, so that whatever the
+  // libraries allocate for it is resident afterwards. Gradients in the model state are overwritten.
   void Measure(const Graph& graph, const Schedule& schedule, Executor& executor,
                const MicroBatch& batch, int repetitions);
 

@@ -42,16 +42,14 @@ OpArgs Executor::Bind(const Schedule& schedule, const Instr& instr, const MicroB
     args.grad_out[i] = Address(schedule, instr.grad_out[i]);
     args.accumulate_in[i] = instr.accumulate_in[i];
   }
-  const bool wants_gradients =
-      instr.kind == InstrKind::kBackward ||
-      (node.op->is_loss() && schedule.mode != ScheduleMode::kEvaluate);
+  const bool wants_gradients = instr.kind == InstrKind::kBackward ||
+                               (node.op->is_loss() && schedule.mode != ScheduleMode::kEvaluate);
   for (size_t i = 0; i < node.params.size(); ++i) {
     const int64_t offset = layout_.offset[node.params[i]];
     args.param[i] = state_.weights + offset;
     if (!wants_gradients) continue;
     const bool transient = instr.grad_param[i] != kNoBuffer;
-    args.grad_param[i] =
-        transient ? Address(schedule, instr.grad_param[i]) : state_.grads + offset;
+    args.grad_param[i] = transient ? Address(schedule, instr.grad_param[i]) : state_.grads + offset;
     args.accumulate_param[i] = instr.accumulate_param[i] || (accumulate && !transient);
   }
   args.scratch = reinterpret_cast<std::byte*>(Address(schedule, instr.scratch));

@@ -26,7 +26,8 @@ class Executor {
   void Run(const Schedule& schedule, const MicroBatch& batch, bool accumulate,
            const UpdateParam& update = nullptr);
 
-  // Runs one instruction of `schedule` alone, on whatever its buffers hold, and returns its seconds.
+  // Runs one instruction of `schedule` alone, on whatever its buffers hold, and returns its
+  // seconds.
   double Time(const Schedule& schedule, const Instr& instr, const MicroBatch& batch);
 
   // Forward of new tokens behind those in `caches` (by node); `scratch` serves the ops that have a
@@ -35,8 +36,8 @@ class Executor {
                          std::span<KvCache> caches, std::byte* scratch);
 
   void set_observer(Observer observer) { observer_ = std::move(observer); }
-  // Tests: fills each buffer with NaN before its first and after its last instruction, so that a read
-  // outside its lifetime shows.
+  // Tests: fills each buffer with NaN before its first and after its last instruction, so that a
+  // read outside its lifetime shows.
   void set_poison(bool poison) { poison_ = poison; }
   // The highest byte of the region that any instruction has touched so far.
   int64_t peak_bytes() const { return peak_bytes_; }

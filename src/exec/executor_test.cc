@@ -28,8 +28,8 @@ Graph TinyGraph(const std::string& model_type) {
                          {"vocab_size", 64},
                          {"tie_word_embeddings", true}};
   if (model_type == "gpt2") {
-    json = {{"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 3}, {"n_head", 4},
-            {"vocab_size", 64}};
+    json = {
+        {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 3}, {"n_head", 4}, {"vocab_size", 64}};
   }
   return BuildGraph(ParseModelConfig(json, "test"), {.positions = 64, .loss_chunk = 24});
 }
@@ -108,17 +108,16 @@ Plan RandomPlan(const Graph& graph, uint64_t seed) {
 
 class ExecutorPlans : public testing::TestWithParam<const char*> {};
 
-// Invariants 1 and 2: the arena's measured peak is the predicted one, and what is kept or recomputed
-// changes no bit. Buffers hold NaN outside their lifetimes.
+// Invariants 1 and 2: the arena's measured peak is the predicted one, and what is kept or
+// recomputed changes no bit. Buffers hold NaN outside their lifetimes.
 TEST_P(ExecutorPlans, EveryKeepOrRecomputePlanGivesTheSameBits) {
   const Graph graph = TinyGraph(GetParam());
   for (const BatchShape shape : {BatchShape{1, 17}, BatchShape{3, 32}}) {
     const RandomBatch data(shape, 11);
     const Outcome keep = RunOnce(graph, KeepPlan(graph, shape.sequences), shape, data);
     const auto same = [&](const Outcome& other) {
-      return other.loss == keep.loss &&
-             std::memcmp(other.grads.data(), keep.grads.data(),
-                         keep.grads.size() * sizeof(float)) == 0;
+      return other.loss == keep.loss && std::memcmp(other.grads.data(), keep.grads.data(),
+                                                    keep.grads.size() * sizeof(float)) == 0;
     };
     EXPECT_TRUE(same(RunOnce(graph, RecomputePlan(graph, shape.sequences), shape, data)));
     for (uint64_t seed = 0; seed < 20; ++seed) {

@@ -34,8 +34,8 @@ std::span<const float> Generator::Feed(std::span<const int32_t> ids) {
   const auto tokens = static_cast<int64_t>(ids.size());
   HAVERSACK_CHECK(tokens > 0 && length_ + tokens <= capacity_, "{} tokens after {} of {}", tokens,
                   length_, capacity_);
-  const Schedule schedule = Lower(graph_, KeepPlan(graph_, 1), {.sequences = 1, .seq = tokens},
-                                  ScheduleMode::kEvaluate);
+  const Schedule schedule =
+      Lower(graph_, KeepPlan(graph_, 1), {.sequences = 1, .seq = tokens}, ScheduleMode::kEvaluate);
   size_t scratch_bytes = 0;
   for (const Node& node : graph_.nodes) {
     scratch_bytes = std::max(scratch_bytes, node.op->cached_scratch(tokens, length_));

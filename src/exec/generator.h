@@ -23,7 +23,8 @@ class Generator {
   Generator(const Graph& graph, const ParamLayout& layout, const ModelState& state,
             int64_t capacity);
 
-  // Appends `ids` and returns the logits [vocab] that follow the last of them, valid until the next call.
+  // Appends `ids` and returns the logits [vocab] that follow the last of them, valid until the next
+  // call.
   std::span<const float> Feed(std::span<const int32_t> ids);
   int64_t length() const { return length_; }
 

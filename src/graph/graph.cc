@@ -46,8 +46,8 @@ void Graph::Verify() const {
   for (size_t i = 0; i < nodes.size(); ++i) {
     const Node& node = nodes[i];
     HAVERSACK_CHECK(node.op != nullptr, "node {}", node.name);
-    HAVERSACK_CHECK(node.op->is_loss() == (i + 1 == nodes.size()), "node {} of {}: the loss is last",
-                    i, nodes.size());
+    HAVERSACK_CHECK(node.op->is_loss() == (i + 1 == nodes.size()),
+                    "node {} of {}: the loss is last", i, nodes.size());
     HAVERSACK_CHECK(node.inputs.size() <= kMaxOperands && node.outputs.size() <= kMaxOperands &&
                         node.params.size() <= kMaxOperands,
                     "node {} has too many operands", node.name);
@@ -113,9 +113,9 @@ Graph GraphBuilder::Build() && {
   for (NodeId n = static_cast<NodeId>(graph_.nodes.size()) - 1; n >= 0; --n) {
     const Node& node = graph_.nodes[n];
     const bool leads_to_loss =
-        node.op->is_loss() ||
-        std::any_of(node.outputs.begin(), node.outputs.end(),
-                    [&](ValueId v) { return graph_.values[v].differentiable; });
+        node.op->is_loss() || std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+          return graph_.values[v].differentiable;
+        });
     for (const ValueId v : node.inputs) {
       Value& value = graph_.values[v];
       value.consumers.insert(value.consumers.begin(), n);

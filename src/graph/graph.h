@@ -34,15 +34,17 @@ struct Value {
 
   // The name within its block: "gate_up".
   std::string_view kind() const;
-  int64_t bytes(int64_t tokens) const { return tokens * cols * static_cast<int64_t>(sizeof(float)); }
+  int64_t bytes(int64_t tokens) const {
+    return tokens * cols * static_cast<int64_t>(sizeof(float));
+  }
 };
 
 enum class ParamInit { kNormal, kOnes, kZeros };
 
 // Where a parameter's rows come from in a Hugging Face checkpoint.
 struct TensorSource {
-  std::string name;         // "model.layers.0.self_attn.q_proj.weight"
-  int64_t row_begin = 0;    // rows [row_begin, row_begin + rows) of the parameter
+  std::string name;       // "model.layers.0.self_attn.q_proj.weight"
+  int64_t row_begin = 0;  // rows [row_begin, row_begin + rows) of the parameter
   int64_t rows = 0;
   bool transposed = false;  // stored [cols, rows] (GPT-2's Conv1D)
   bool vector = false;      // stored with one dimension
@@ -54,7 +56,7 @@ struct Param {
   int64_t cols = 0;
   ParamInit init = ParamInit::kNormal;
   float init_std = 0;  // of kNormal
-  bool decay = true;  // weight decay applies (not to norms and biases)
+  bool decay = true;   // weight decay applies (not to norms and biases)
   std::vector<TensorSource> sources;
 
   int64_t count() const { return rows * cols; }
@@ -78,8 +80,8 @@ struct Graph {
   int64_t parameter_count() const;
   // One line a node; stable, for tests and `--dump`.
   std::string ToText() const;
-  // Throws InternalError unless ids are in range, each value is produced before it is consumed, operand
-  // shapes agree with the ops and the last node is the only loss.
+  // Throws InternalError unless ids are in range, each value is produced before it is consumed,
+  // operand shapes agree with the ops and the last node is the only loss.
   void Verify() const;
 };
 

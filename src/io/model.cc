@@ -13,8 +13,10 @@ namespace haversack {
 
 Model OpenModel(const std::string& dir, const BuildOptions& build, bool with_weights) {
   if (!std::filesystem::is_directory(dir)) {
-    throw UserError(ExitCode::kUsage, "--model: {} is not a directory; give a Hugging Face model "
-                    "directory (config.json, model.safetensors, tokenizer.json)", dir);
+    throw UserError(ExitCode::kUsage,
+                    "--model: {} is not a directory; give a Hugging Face model "
+                    "directory (config.json, model.safetensors, tokenizer.json)",
+                    dir);
   }
   const std::string path = dir + "/config.json";
   ModelConfig config = ParseModelConfig(ParseJson(ReadWholeFile(path), path), path);

@@ -23,8 +23,8 @@ struct Model {
   std::vector<std::string> notes;    // for the user
 };
 
-// Opens `dir` for sequences of `build.positions` tokens. Without `with_weights` only config.json is read. Throws
-// UserError naming file and field or tensor.
+// Opens `dir` for sequences of `build.positions` tokens. Without `with_weights` only config.json is
+// read. Throws UserError naming file and field or tensor.
 Model OpenModel(const std::string& dir, const BuildOptions& build, bool with_weights);
 
 // Opens and checks the weights of a model that was opened without.

@@ -213,10 +213,15 @@ void InitWeights(const Graph& graph, const ParamLayout& layout, uint64_t seed, f
 namespace {
 
 // What makes a directory usable beside the weights; whatever of it the source has.
-constexpr const char* kCompanions[] = {
-    "tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
-    "generation_config.json", "added_tokens.json",     "chat_template.jinja",
-    "vocab.json",             "merges.txt",            "tokenizer.model"};
+constexpr const char* kCompanions[] = {"tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "special_tokens_map.json",
+                                       "generation_config.json",
+                                       "added_tokens.json",
+                                       "chat_template.jinja",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "tokenizer.model"};
 
 // The largest magnitude, or NaN where one is among the values.
 float LargestMagnitude(const float* values, int64_t count) {

@@ -18,8 +18,8 @@ namespace haversack {
 std::vector<std::string> CheckWeights(const Graph& graph, const ModelConfig& config,
                                       const WeightFiles& files);
 
-// Fills the flat `weights` [layout.total] from the files. Throws UserError (exit 2) naming a tensor that
-// holds NaN or infinity.
+// Fills the flat `weights` [layout.total] from the files. Throws UserError (exit 2) naming a tensor
+// that holds NaN or infinity.
 void LoadWeights(const Graph& graph, const ParamLayout& layout, const WeightFiles& files,
                  float* weights);
 

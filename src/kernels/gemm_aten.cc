@@ -15,7 +15,8 @@ at::Tensor View(const float* data, int64_t rows, int64_t cols, int64_t stride) {
 
 // op(data), where op(data) is [rows, cols].
 at::Tensor Operand(const float* data, int64_t rows, int64_t cols, int64_t stride, Transpose op) {
-  return op == Transpose::kYes ? View(data, cols, rows, stride).t() : View(data, rows, cols, stride);
+  return op == Transpose::kYes ? View(data, cols, rows, stride).t()
+                               : View(data, rows, cols, stride);
 }
 
 }  // namespace

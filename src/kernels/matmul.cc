@@ -32,8 +32,7 @@ void RoundRow(const float* x, int64_t cols, uint16_t* out) {
     const auto value = hn::LoadU(df, x + c);
     const auto bits = hn::BitCast(du, value);
     const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    const auto rounded =
-        hn::ShiftRight<16>(hn::Add(bits, hn::Add(even, hn::Set(du, 0x7fffu))));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(even, hn::Set(du, 0x7fffu))));
     const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
     const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
     const auto result = hn::IfThenElse(is_nan, quiet, rounded);

@@ -1,4 +1,5 @@
-// Matrix products at the run's compute type: f32, or bf16 operands with f32 accumulation and results.
+// Matrix products at the run's compute type: f32, or bf16 operands with f32 accumulation and
+// results.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ std::string_view ToText(ComputeType type);
 // Whether this build of the BLAS library multiplies bf16 (at whatever speed).
 bool CanComputeBF16();
 
-// Gemm's product. In bf16 both operands are rounded to nearest into `scratch` first; what is stored stays
-// f32, so weights, gradients and moments lose nothing from step to step.
+// Gemm's product. In bf16 both operands are rounded to nearest into `scratch` first; what is stored
+// stays f32, so weights, gradients and moments lose nothing from step to step.
 class Matmul {
  public:
   explicit Matmul(ComputeType type) : type_(type) {}

@@ -17,9 +17,9 @@ float Widen(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); 
 
 TEST(RoundToBF16, IsNearestWithTiesToEvenAndKeepsWhatIsNotFinite) {
   const std::vector<float> x = {1.0f,
-                                std::bit_cast<float>(0x3f808000u),   // half way: to even, down
-                                std::bit_cast<float>(0x3f818000u),   // half way: to even, up
-                                std::bit_cast<float>(0x3f808001u),   // just above half way
+                                std::bit_cast<float>(0x3f808000u),  // half way: to even, down
+                                std::bit_cast<float>(0x3f818000u),  // half way: to even, up
+                                std::bit_cast<float>(0x3f808001u),  // just above half way
                                 -0.0f,
                                 std::numeric_limits<float>::infinity(),
                                 std::numeric_limits<float>::denorm_min()};
@@ -59,9 +59,9 @@ TEST(Matmul, BF16EqualsTheProductOfTheRoundedOperands) {
         for (int64_t j = 0; j < n; ++j) {
           double want = 0.5, size = 0.5;
           for (int64_t l = 0; l < k; ++l) {
-            const double term = static_cast<double>(ta == Transpose::kYes ? a[l * lda + i]
-                                                                          : a[i * lda + l]) *
-                                (tb == Transpose::kYes ? b[j * ldb + l] : b[l * ldb + j]);
+            const double term =
+                static_cast<double>(ta == Transpose::kYes ? a[l * lda + i] : a[i * lda + l]) *
+                (tb == Transpose::kYes ? b[j * ldb + l] : b[l * ldb + j]);
             want += term;
             size += std::abs(term);
           }

@@ -84,9 +84,9 @@ class Gpt2Decoder {
             ? table
             : AddMatrix(builder_, "lm_head", config_.vocab, hidden,
                         {{.name = "lm_head.weight", .row_begin = 0, .rows = config_.vocab}}, std);
-    builder_.Apply(std::make_shared<LmLoss>(hidden, config_.vocab, options_.loss_chunk,
-                                             options_.compute), "lm_loss",
-                   -1, {x}, {head});
+    builder_.Apply(
+        std::make_shared<LmLoss>(hidden, config_.vocab, options_.loss_chunk, options_.compute),
+        "lm_loss", -1, {x}, {head});
     return std::move(builder_).Build();
   }
 
@@ -127,8 +127,8 @@ class Gpt2Decoder {
     const QkvProjection::Heads heads = {
         .q = config_.q_heads, .kv = config_.kv_heads, .dim = config_.head_dim};
     const ValueId qkv = builder_.Apply(
-        std::make_shared<QkvProjection>(hidden, heads, true, nullptr, options_.compute), Name(layer, "qkv"), layer,
-        {norm},
+        std::make_shared<QkvProjection>(hidden, heads, true, nullptr, options_.compute),
+        Name(layer, "qkv"), layer, {norm},
         Conv1d(Name(layer, "qkv"), Tensor(layer, "attn.c_attn"), hidden, 3 * hidden, false))[0];
     const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
     const ValueId out =
@@ -136,8 +136,8 @@ class Gpt2Decoder {
                                                    config_.head_dim, scale, false),
                        Name(layer, "attn_out"), layer, {qkv}, {}, {"lse"})[0];
     return builder_.Apply(
-        std::make_shared<ResidualLinear>(hidden, hidden, true, options_.compute), Name(layer, "x_mid"), layer,
-        {out, x},
+        std::make_shared<ResidualLinear>(hidden, hidden, true, options_.compute),
+        Name(layer, "x_mid"), layer, {out, x},
         Conv1d(Name(layer, "attn_proj"), Tensor(layer, "attn.c_proj"), hidden, hidden, true))[0];
   }
 
@@ -145,15 +145,16 @@ class Gpt2Decoder {
     const int64_t hidden = config_.hidden;
     const ValueId norm = Norm(Name(layer, "ffn_norm"), layer, x_mid, Tensor(layer, "ln_2"));
     const ValueId up = builder_.Apply(
-        std::make_shared<Linear>(hidden, config_.ffn, true, options_.compute), Name(layer, "up"), layer, {norm},
+        std::make_shared<Linear>(hidden, config_.ffn, true, options_.compute), Name(layer, "up"),
+        layer, {norm},
         Conv1d(Name(layer, "up"), Tensor(layer, "mlp.c_fc"), hidden, config_.ffn, false))[0];
     const auto form =
         config_.activation == Activation::kGeluErf ? Gelu::Form::kErf : Gelu::Form::kTanh;
     const ValueId act = builder_.Apply(std::make_shared<Gelu>(config_.ffn, form),
                                        Name(layer, "gelu"), layer, {up}, {})[0];
     return builder_.Apply(
-        std::make_shared<ResidualLinear>(config_.ffn, hidden, true, options_.compute), Name(layer, "x"), layer,
-        {act, x_mid},
+        std::make_shared<ResidualLinear>(config_.ffn, hidden, true, options_.compute),
+        Name(layer, "x"), layer, {act, x_mid},
         Conv1d(Name(layer, "down"), Tensor(layer, "mlp.c_proj"), config_.ffn, hidden, true))[0];
   }
 

@@ -35,7 +35,7 @@ class RotaryDecoder {
                                                  : Matrix("lm_head", config_.vocab, config_.hidden,
                                                           {{"lm_head.weight", config_.vocab}});
     builder_.Apply(std::make_shared<LmLoss>(config_.hidden, config_.vocab, options_.loss_chunk,
-                                             options_.compute),
+                                            options_.compute),
                    "lm_loss", -1, {x}, {head});
     return std::move(builder_).Build();
   }
@@ -85,10 +85,10 @@ class RotaryDecoder {
                                   {Tensor(layer, "self_attn.v_proj.bias"), kv}}));
     }
     const QkvProjection::Heads heads = {.q = config_.q_heads, .kv = config_.kv_heads, .dim = dim};
-    const ValueId qkv =
-        builder_.Apply(std::make_shared<QkvProjection>(config_.hidden, heads, config_.qkv_bias,
-                                                       config_.qk_norm ? nullptr : rope_, options_.compute),
-                       Name(layer, "qkv"), layer, {norm}, params)[0];
+    const ValueId qkv = builder_.Apply(
+        std::make_shared<QkvProjection>(config_.hidden, heads, config_.qkv_bias,
+                                        config_.qk_norm ? nullptr : rope_, options_.compute),
+        Name(layer, "qkv"), layer, {norm}, params)[0];
     std::vector<ValueId> inputs = {qkv};
     if (config_.qk_norm) inputs.push_back(QueryKeyNorm(layer, qkv));
     const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
@@ -103,8 +103,9 @@ class RotaryDecoder {
                                  ParamInit::kZeros,
                                  {{Tensor(layer, "self_attn.o_proj.bias"), config_.hidden}}));
     }
-    return builder_.Apply(std::make_shared<ResidualLinear>(q, config_.hidden, config_.output_bias, options_.compute),
-                          Name(layer, "x_mid"), layer, {out, x}, output)[0];
+    return builder_.Apply(
+        std::make_shared<ResidualLinear>(q, config_.hidden, config_.output_bias, options_.compute),
+        Name(layer, "x_mid"), layer, {out, x}, output)[0];
   }
 
   ValueId QueryKeyNorm(int layer, ValueId qkv) {
@@ -130,9 +131,9 @@ class RotaryDecoder {
           builder_, Name(layer, "gate_up_bias"), 2 * ffn, ParamInit::kZeros,
           {{Tensor(layer, "mlp.gate_proj.bias"), ffn}, {Tensor(layer, "mlp.up_proj.bias"), ffn}}));
     }
-    const ValueId gate_up =
-        builder_.Apply(std::make_shared<Linear>(config_.hidden, 2 * ffn, config_.ffn_bias, options_.compute),
-                       Name(layer, "gate_up"), layer, {norm}, params)[0];
+    const ValueId gate_up = builder_.Apply(
+        std::make_shared<Linear>(config_.hidden, 2 * ffn, config_.ffn_bias, options_.compute),
+        Name(layer, "gate_up"), layer, {norm}, params)[0];
     const ValueId act = builder_.Apply(std::make_shared<Swiglu>(ffn), Name(layer, "swiglu"), layer,
                                        {gate_up}, {})[0];
     std::vector<ParamId> down = {Matrix(Name(layer, "down"), config_.hidden, ffn,
@@ -142,8 +143,9 @@ class RotaryDecoder {
                                ParamInit::kZeros,
                                {{Tensor(layer, "mlp.down_proj.bias"), config_.hidden}}));
     }
-    return builder_.Apply(std::make_shared<ResidualLinear>(ffn, config_.hidden, config_.ffn_bias, options_.compute),
-                          Name(layer, "x"), layer, {act, x_mid}, down)[0];
+    return builder_.Apply(
+        std::make_shared<ResidualLinear>(ffn, config_.hidden, config_.ffn_bias, options_.compute),
+        Name(layer, "x"), layer, {act, x_mid}, down)[0];
   }
 
   const ModelConfig& config_;

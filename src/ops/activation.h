@@ -27,8 +27,8 @@ class Swiglu final : public Op {
   int64_t cols_;
 };
 
-// GELU (Hendrycks and Gimpel, arXiv 1606.08415): the tanh form ("gelu_new", "gelu_pytorch_tanh") or the
-// exact one. Input and output: [tokens, cols].
+// GELU (Hendrycks and Gimpel, arXiv 1606.08415): the tanh form ("gelu_new", "gelu_pytorch_tanh") or
+// the exact one. Input and output: [tokens, cols].
 class Gelu final : public Op {
  public:
   enum class Form { kTanh, kErf };

@@ -9,8 +9,8 @@
 
 namespace haversack {
 
-// Inputs: packed qkv [tokens, (q+2kv)*dim]; with `separate_qk` also qk [tokens, (q+kv)*dim], from which
-// queries and keys are read in place of qkv's columns (Qwen 3, where they were normalised).
+// Inputs: packed qkv [tokens, (q+2kv)*dim]; with `separate_qk` also qk [tokens, (q+kv)*dim], from
+// which queries and keys are read in place of qkv's columns (Qwen 3, where they were normalised).
 // Outputs: out [tokens, q*dim], log-sum-exp [tokens, q].
 class Attention final : public Op {
  public:

@@ -8,8 +8,9 @@
 namespace haversack {
 
 std::string Embedding::signature() const {
-  return fmt::format("embedding({}x{}{})", vocab_, cols_,
-                     learned_positions_ > 0 ? fmt::format(",{} positions", learned_positions_) : "");
+  return fmt::format(
+      "embedding({}x{}{})", vocab_, cols_,
+      learned_positions_ > 0 ? fmt::format(",{} positions", learned_positions_) : "");
 }
 
 double Embedding::forward_flops(const BatchShape& shape) const {

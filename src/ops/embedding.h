@@ -8,8 +8,8 @@
 
 namespace haversack {
 
-// Parameters: table [vocab, cols]; with `learned_positions` > 0 also positions [learned_positions, cols].
-// Output: x [tokens, cols].
+// Parameters: table [vocab, cols]; with `learned_positions` > 0 also positions [learned_positions,
+// cols]. Output: x [tokens, cols].
 class Embedding final : public Op {
  public:
   Embedding(int64_t vocab, int64_t cols, int64_t learned_positions)

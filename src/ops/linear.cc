@@ -59,8 +59,8 @@ void ResidualLinear::Forward(const OpArgs& args) const {
 }
 
 std::string QkvProjection::signature() const {
-  return fmt::format("{}({}->{}+{}x{}{}{})", kind(), in_, heads_.q, heads_.kv, heads_.dim,
-                     Traits(), rope_ ? ",rope" : "");
+  return fmt::format("{}({}->{}+{}x{}{}{})", kind(), in_, heads_.q, heads_.kv, heads_.dim, Traits(),
+                     rope_ ? ",rope" : "");
 }
 
 void QkvProjection::Forward(const OpArgs& args) const {

@@ -39,8 +39,8 @@ class Linear : public Op {
   Matmul matmul_;
 };
 
-// Linear plus a residual connection. Inputs: x [tokens, in], r [tokens, out]. Output: r + x W^T (+ b).
-// The residual's gradient is the output's gradient: it costs neither time nor memory.
+// Linear plus a residual connection. Inputs: x [tokens, in], r [tokens, out]. Output: r + x W^T (+
+// b). The residual's gradient is the output's gradient: it costs neither time nor memory.
 class ResidualLinear final : public Linear {
  public:
   using Linear::Linear;
@@ -49,8 +49,8 @@ class ResidualLinear final : public Linear {
   void Forward(const OpArgs& args) const override;
 };
 
-// The packed projection to queries, keys and values, with rotary positions applied in place to q and k.
-// Output columns: q heads, then k heads, then v heads.
+// The packed projection to queries, keys and values, with rotary positions applied in place to q
+// and k. Output columns: q heads, then k heads, then v heads.
 class QkvProjection final : public Linear {
  public:
   struct Heads {

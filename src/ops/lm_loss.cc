@@ -38,8 +38,8 @@ void LmLoss::Forward(const OpArgs& args) const {
   const int64_t chunk = Chunk(args.tokens);
   auto* losses = reinterpret_cast<float*>(args.scratch);
   auto* logits = reinterpret_cast<float*>(args.scratch + AlignUp(chunk * sizeof(float), 64));
-  std::byte* scratch =
-      args.scratch + AlignUp(chunk * sizeof(float), 64) + AlignUp(chunk * vocab_ * sizeof(float), 64);
+  std::byte* scratch = args.scratch + AlignUp(chunk * sizeof(float), 64) +
+                       AlignUp(chunk * vocab_ * sizeof(float), 64);
   const float* head = args.param[0];
   for (int64_t begin = 0; begin < args.tokens; begin += chunk) {
     const int64_t rows = std::min(chunk, args.tokens - begin);

@@ -10,8 +10,9 @@
 namespace haversack {
 
 // Input: x [tokens, hidden], normalised. Parameter: head [vocab, hidden].
-// Forward with `grad_param[0]` null only adds to the loss. Otherwise each chunk's backward runs with its
-// forward: the gradient of the mean loss (`loss_scale`) is written over x and added to the head's.
+// Forward with `grad_param[0]` null only adds to the loss. Otherwise each chunk's backward runs
+// with its forward: the gradient of the mean loss (`loss_scale`) is written over x and added to the
+// head's.
 class LmLoss final : public Op {
  public:
   LmLoss(int64_t hidden, int64_t vocab, int64_t chunk, ComputeType compute = ComputeType::kF32)

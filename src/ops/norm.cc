@@ -83,14 +83,14 @@ void QkNormRope::Forward(const OpArgs& args) const {
 }
 
 void QkNormRope::Backward(const OpArgs& args) const {
-  // Attention's backward wrote the v columns of the packed gradient already; q and k are written here.
+  // Attention's backward wrote the v columns of the packed gradient already; q and k are written
+  // here.
   HAVERSACK_CHECK(args.accumulate_in[0], "attention must have written the packed gradient first");
   const int64_t stride = (q_heads_ + 2 * kv_heads_) * head_dim_;
   QkNormRopeBackward(args.grad_out[0], args.in[0], stride, args.tokens, q_heads_, kv_heads_,
                      head_dim_, args.param[0], args.param[1], args.out[1],
                      args.batch->positions.data(), rope_->cos(), rope_->sin(), args.grad_in[0],
-                     stride,
-                     args.grad_param[0], args.grad_param[1], args.accumulate_param[0],
+                     stride, args.grad_param[0], args.grad_param[1], args.accumulate_param[0],
                      args.scratch);
 }
 

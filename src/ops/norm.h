@@ -10,8 +10,8 @@
 
 namespace haversack {
 
-// RMSNorm (Zhang and Sennrich, arXiv 1910.07467). Input: x [tokens, cols]. Parameter: weight [1, cols].
-// Outputs: y [tokens, cols] and rstd [tokens, 1].
+// RMSNorm (Zhang and Sennrich, arXiv 1910.07467). Input: x [tokens, cols]. Parameter: weight [1,
+// cols]. Outputs: y [tokens, cols] and rstd [tokens, 1].
 class RmsNorm final : public Op {
  public:
   RmsNorm(int64_t cols, float epsilon) : cols_(cols), epsilon_(epsilon) {}
@@ -54,7 +54,8 @@ class LayerNorm final : public Op {
 
 // Qwen 3: RMSNorm of each query and key head over its own dimension, then rotary positions.
 // Input: packed qkv [tokens, (q+2kv)*dim]. Parameters: q weight, k weight [1, dim].
-// Outputs: qk [tokens, (q+kv)*dim] and rstd [tokens, q+kv]. The gradient covers qkv's q and k columns.
+// Outputs: qk [tokens, (q+kv)*dim] and rstd [tokens, q+kv]. The gradient covers qkv's q and k
+// columns.
 class QkNormRope final : public Op {
  public:
   QkNormRope(int64_t q_heads, int64_t kv_heads, int64_t head_dim, float epsilon,

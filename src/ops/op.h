@@ -1,9 +1,9 @@
-// An operation of the forward pass and everything the rest of Haversack asks of it: forward, backward,
-// what its backward reads, its scratch memory and its FLOPs. One op is one file; a model's builder
-// (src/models) places it in the graph.
+// An operation of the forward pass and everything the rest of Haversack asks of it: forward,
+// backward, what its backward reads, its scratch memory and its FLOPs. One op is one file; a
+// model's builder (src/models) places it in the graph.
 //
-// Values are row-major [tokens, cols] f32 buffers. An op never allocates: outputs, gradients and scratch
-// are handed to it, 64-byte aligned, at addresses fixed by the schedule.
+// Values are row-major [tokens, cols] f32 buffers. An op never allocates: outputs, gradients and
+// scratch are handed to it, 64-byte aligned, at addresses fixed by the schedule.
 #pragma once
 
 #include <array>
@@ -83,7 +83,8 @@ class Op {
   virtual int in_place_gradient() const { return -1; }
   // Outputs are rebuilt by one element-wise pass over the inputs: never worth keeping.
   virtual bool cheap() const { return false; }
-  // The op computes a loss: its forward writes its inputs' gradients too, over the inputs themselves.
+  // The op computes a loss: its forward writes its inputs' gradients too, over the inputs
+  // themselves.
   virtual bool is_loss() const { return false; }
 
   virtual size_t forward_scratch(const BatchShape&) const { return 0; }
@@ -93,8 +94,8 @@ class Op {
   virtual double backward_flops(const BatchShape& shape) const { return 2 * forward_flops(shape); }
 
   virtual void Forward(const OpArgs& args) const = 0;
-  // Runs the forward again for outputs that were dropped; outputs that were kept (a norm's rstd) hold
-  // their values. Bit-identical to Forward.
+  // Runs the forward again for outputs that were dropped; outputs that were kept (a norm's rstd)
+  // hold their values. Bit-identical to Forward.
   virtual void Recompute(const OpArgs& args) const { Forward(args); }
   virtual void Backward(const OpArgs& args) const = 0;
   // Forward of `tokens` new tokens that follow those in `cache`. Only attention looks at the cache.

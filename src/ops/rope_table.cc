@@ -16,9 +16,8 @@ float ScaleFrequency(float inverse, const RopeScaling& scaling) {
     const double shortest = llama3->original_max_positions / llama3->high_freq_factor;
     if (wavelength > longest) return static_cast<float>(inverse / llama3->factor);
     if (wavelength < shortest) return inverse;
-    const double smooth =
-        (llama3->original_max_positions / wavelength - llama3->low_freq_factor) /
-        (llama3->high_freq_factor - llama3->low_freq_factor);
+    const double smooth = (llama3->original_max_positions / wavelength - llama3->low_freq_factor) /
+                          (llama3->high_freq_factor - llama3->low_freq_factor);
     return static_cast<float>((1 - smooth) * inverse / llama3->factor + smooth * inverse);
   }
   return inverse;
@@ -30,8 +29,8 @@ RopeTable::RopeTable(int64_t positions, int64_t head_dim, double theta, const Ro
     : positions_(positions), cos_(positions * (head_dim / 2)), sin_(cos_.size()) {
   const int64_t half = head_dim / 2;
   for (int64_t i = 0; i < half; ++i) {
-    // f32 frequencies and angles, as transformers computes them: at position 8000 the rounding of the
-    // angle is visible, and agreeing with it matters more than beating it.
+    // f32 frequencies and angles, as transformers computes them: at position 8000 the rounding of
+    // the angle is visible, and agreeing with it matters more than beating it.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
     const float inverse =
         ScaleFrequency(1.0f / std::pow(static_cast<float>(theta), exponent), scaling);

@@ -1,5 +1,5 @@
-// Cosines and sines of rotary position embeddings (Su et al., "RoFormer", arXiv 2104.09864), in Hugging
-// Face's arrangement: dimension i turns with dimension i + head_dim/2.
+// Cosines and sines of rotary position embeddings (Su et al., "RoFormer", arXiv 2104.09864), in
+// Hugging Face's arrangement: dimension i turns with dimension i + head_dim/2.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,8 @@ using RopeScaling = std::variant<std::monostate, LinearRopeScaling, Llama3RopeSc
 
 class RopeTable {
  public:
-  // Tables [positions, head_dim/2]; the angle of position p and frequency i is p * theta^(-2i/head_dim).
+  // Tables [positions, head_dim/2]; the angle of position p and frequency i is p *
+  // theta^(-2i/head_dim).
   RopeTable(int64_t positions, int64_t head_dim, double theta, const RopeScaling& scaling);
 
   const float* cos() const { return cos_.data(); }

@@ -34,8 +34,8 @@ double LrSchedule::At(int64_t step) const {
   }
   if (shape == LrShape::kConstant) return peak;
   const int64_t decay_steps = std::max<int64_t>(1, total_steps - 1 - warmup_steps);
-  const double progress =
-      std::clamp(static_cast<double>(step - warmup_steps) / static_cast<double>(decay_steps), 0.0, 1.0);
+  const double progress = std::clamp(
+      static_cast<double>(step - warmup_steps) / static_cast<double>(decay_steps), 0.0, 1.0);
   const double falling =
       shape == LrShape::kLinear ? 1 - progress : 0.5 * (1 + std::cos(std::numbers::pi * progress));
   return peak * (final_ratio + (1 - final_ratio) * falling);

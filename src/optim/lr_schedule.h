@@ -19,8 +19,8 @@ struct LrSchedule {
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
 
-  // Of optimizer step `step`, counted from 0. During warm-up (step + 1) / warmup_steps of the peak, so
-  // that no step is wasted at a rate of zero; the last step has the final rate.
+  // Of optimizer step `step`, counted from 0. During warm-up (step + 1) / warmup_steps of the peak,
+  // so that no step is wasted at a rate of zero; the last step has the final rate.
   double At(int64_t step) const;
 };
 

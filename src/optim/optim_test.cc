@@ -36,9 +36,7 @@ TEST(LrSchedule, ARateOfZeroStaysZero) {
   for (int step = 0; step < 10; ++step) EXPECT_EQ(schedule.At(step), 0);
 }
 
-TEST(LrSchedule, UnknownShapeIsRefusedByName) {
-  EXPECT_THROW(ParseLrShape("sawtooth"), UserError);
-}
+TEST(LrSchedule, UnknownShapeIsRefusedByName) { EXPECT_THROW(ParseLrShape("sawtooth"), UserError); }
 
 TEST(Clip, FollowsTheGlobalNorm) {
   EXPECT_EQ(ClipFactor(0.5, 1.0), 1);

@@ -38,8 +38,8 @@ bool InBlock(const Graph& graph, const Instr& instr) {
   return instr.node >= 0 && graph.nodes[instr.node].layer >= 0;
 }
 
-// A value that the block stores for its own backward: of its own, or its input. Its output, which the
-// next block stores as an input, is not.
+// A value that the block stores for its own backward: of its own, or its input. Its output, which
+// the next block stores as an input, is not.
 bool StoredByBlock(const Graph& graph, ValueId v) {
   const Value& value = graph.values[v];
   const NodeId last_reader = value.consumers.empty() ? value.producer : value.consumers.back();
@@ -137,8 +137,7 @@ Plan ExpandBlockPlans(const Graph& whole, const Graph& one_block, const BlockMen
   for (size_t v = 0; v < whole.values.size(); ++v) {
     const Value& value = whole.values[v];
     if (value.layer < 0 || !value.saved) continue;
-    const Action& action =
-        menu.plans[choice.at(value.layer)].actions[by_kind.at(value.kind())];
+    const Action& action = menu.plans[choice.at(value.layer)].actions[by_kind.at(value.kind())];
     if (WhyIllegal(whole, static_cast<ValueId>(v), action).empty()) plan.actions[v] = action;
   }
   return plan;

@@ -1,5 +1,6 @@
-// The ways to run one block, each lowered and simulated alone with the lowering and simulator that the
-// run uses; so re-run chains, shared re-runs and transients are facts of a candidate, not approximations.
+// The ways to run one block, each lowered and simulated alone with the lowering and simulator that
+// the run uses; so re-run chains, shared re-runs and transients are facts of a candidate, not
+// approximations.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ struct BlockPlan {
 
 struct BlockMenu {
   std::vector<BlockPlan> plans;  // undominated, by ascending seconds
-  int64_t head_peak = 0;   // most bytes outside the blocks, above what the blocks stored
-  double other_seconds = 0;  // of everything outside the blocks
+  int64_t head_peak = 0;         // most bytes outside the blocks, above what the blocks stored
+  double other_seconds = 0;      // of everything outside the blocks
 };
 
 // Enumerates the plans of the only block of `graph` (a model of one layer) at `shape`, priced by

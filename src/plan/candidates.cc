@@ -11,8 +11,8 @@ namespace {
 
 // Short enough for the start of a run, often enough to shed a hiccup.
 constexpr int kRepetitions = 3;
-// Seconds of an AdamW step per byte of weights, gradients and moments that it moves. The update is a few
-// percent of a step, so a round 10 GB/s will do.
+// Seconds of an AdamW step per byte of weights, gradients and moments that it moves. The update is
+// a few percent of a step, so a round 10 GB/s will do.
 constexpr double kUpdateSecondsPerByte = 1e-10;
 
 Graph OneBlockGraph(ModelConfig config, const BuildOptions& build) {
@@ -129,8 +129,8 @@ void Candidates::MeasureSize(Size& size, CostProfile& profile) {
   profile_ = &profile;
   if (size.measured) return;
   size.measured = true;
-  // Everything that any plan can run: a re-run is priced as the first run, but for cheap ops, which the
-  // keep plan re-runs.
+  // Everything that any plan can run: a re-run is priced as the first run, but for cheap ops, which
+  // the keep plan re-runs.
   MeasureSchedule(one_block_, one_block_layout_,
                   Lower(one_block_, KeepPlan(one_block_, size.micro_batch), ShapeOf(size),
                         ScheduleMode::kTrain),
@@ -148,8 +148,7 @@ void Candidates::Measure(int64_t arena_budget, CostProfile& profile) {
     if (state_bytes_ + size.least_bytes > arena_budget) continue;
     MeasureSize(size, profile);
     if (request_.plan_name == "auto" && !request_.plan && !size.planner) {
-      size.planner =
-          std::make_unique<Planner>(graph_, one_block_, ShapeOf(size), mode_, profile);
+      size.planner = std::make_unique<Planner>(graph_, one_block_, ShapeOf(size), mode_, profile);
     }
   }
 }

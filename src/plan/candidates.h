@@ -44,8 +44,8 @@ struct Candidate {
   int64_t arena_bytes() const { return state_bytes + schedule.arena_bytes; }
 };
 
-// The plans of one request, for any number of budgets. Costs are measured once, on a model of one layer
-// in a temporary arena, at every micro-batch that fits.
+// The plans of one request, for any number of budgets. Costs are measured once, on a model of one
+// layer in a temporary arena, at every micro-batch that fits.
 class Candidates {
  public:
   // Throws UserError (exit 2) where the user's micro-batch does not divide the batch. `graph` and
@@ -58,11 +58,12 @@ class Candidates {
   // The largest arena that any candidate could use: more is never faster.
   int64_t largest_arena_bytes() const { return largest_arena_bytes_; }
 
-  // Runs everything that the smallest candidate runs once, on a model of one layer in a temporary arena,
-  // so that what the libraries allocate for themselves is resident and can be counted.
+  // Runs everything that the smallest candidate runs once, on a model of one layer in a temporary
+  // arena, so that what the libraries allocate for themselves is resident and can be counted.
   void WarmUp(CostProfile& profile);
 
-  // Measures what `profile` lacks, at the micro-batches that fit into an arena of `arena_budget` bytes.
+  // Measures what `profile` lacks, at the micro-batches that fit into an arena of `arena_budget`
+  // bytes.
   void Measure(int64_t arena_budget, CostProfile& profile);
 
   // The fastest within `arena_budget` bytes, or nothing. After Measure.

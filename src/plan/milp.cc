@@ -1,9 +1,8 @@
 #include "plan/milp.h"
 
+#include <coin/Cbc_C_Interface.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <coin/Cbc_C_Interface.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +14,8 @@
 namespace haversack {
 namespace {
 
-// Columns of the program: the binaries of every option, then the bytes that groups 0..i left behind.
+// Columns of the program: the binaries of every option, then the bytes that groups 0..i left
+// behind.
 class Program {
  public:
   explicit Program(const ChoiceProblem& problem) : problem_(problem), model_(Cbc_newModel()) {
@@ -91,11 +91,14 @@ class Program {
   void AddRows() {
     for (size_t i = 0; i < problem_.groups.size(); ++i) {
       const int before = static_cast<int>(i) - 1;
-      AddRow(i, [](const ChoiceOption&) { return 1.0; }, -1, -1, 'E', 1);
-      AddRow(i, [&](const ChoiceOption& o) { return Scaled(o.stored); }, before,
-             static_cast<int>(i), 'E', 0);
+      AddRow(
+          i, [](const ChoiceOption&) { return 1.0; }, -1, -1, 'E', 1);
+      AddRow(
+          i, [&](const ChoiceOption& o) { return Scaled(o.stored); }, before, static_cast<int>(i),
+          'E', 0);
       for (size_t p = 0; p < problem_.groups[i][0].peaks.size(); ++p) {
-        AddRow(i, [&](const ChoiceOption& o) { return Scaled(o.peaks[p]); }, before, -1, 'L', 1000);
+        AddRow(
+            i, [&](const ChoiceOption& o) { return Scaled(o.peaks[p]); }, before, -1, 'L', 1000);
       }
     }
     const int last = first_level_ + static_cast<int>(problem_.groups.size()) - 1;

@@ -1,4 +1,5 @@
-// One option a group at least cost, under linear limits: the planner's integer program, solved by CBC.
+// One option a group at least cost, under linear limits: the planner's integer program, solved by
+// CBC.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace haversack {
 
-// Option c of group i leaves `stored` bytes behind for all later groups and needs each of `peaks` above
-// what earlier groups left.
+// Option c of group i leaves `stored` bytes behind for all later groups and needs each of `peaks`
+// above what earlier groups left.
 struct ChoiceOption {
   double cost = 0;
   double stored = 0;
@@ -30,8 +31,8 @@ struct ChoiceProblem {
   double gap = 0.002;  // relative; an answer within it is good enough
 };
 
-// The option of each group, or nothing when no choice is within the limits. Runs in a child process, so
-// that the solver's memory is gone when it returns.
+// The option of each group, or nothing when no choice is within the limits. Runs in a child
+// process, so that the solver's memory is gone when it returns.
 std::optional<std::vector<int>> SolveChoice(const ChoiceProblem& problem);
 
 // The same in this process, for tests and for use in a child.

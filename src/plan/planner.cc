@@ -8,8 +8,8 @@
 namespace haversack {
 namespace {
 
-// How often the limit is tightened by what the packing was over before the search makes do with the best
-// plan that it has.
+// How often the limit is tightened by what the packing was over before the search makes do with the
+// best plan that it has.
 constexpr int kTightenings = 6;
 
 }  // namespace

@@ -21,9 +21,9 @@ class Planner {
     Schedule schedule;
     double seconds = 0;  // of one micro-batch
   };
-  // The fastest plan found whose schedule takes at most `bytes`; null when not even full recomputation
-  // fits. Valid until the next call. Every plan found is remembered, so that more bytes, asked for later,
-  // are never slower.
+  // The fastest plan found whose schedule takes at most `bytes`; null when not even full
+  // recomputation fits. Valid until the next call. Every plan found is remembered, so that more
+  // bytes, asked for later, are never slower.
   const Solution* Solve(int64_t bytes);
 
  private:

@@ -1,6 +1,5 @@
 #include "plan/planner.h"
 
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,8 +38,8 @@ CostProfile FlopProfile(const Graph& graph) {
     const Schedule schedule = LowerWithoutOffsets(graph, plan, kShape, ScheduleMode::kTrain);
     for (const Instr& instr : schedule.instrs) {
       const Op& op = *graph.nodes[instr.node].op;
-      const double flops = instr.kind == InstrKind::kBackward ? op.backward_flops(kShape)
-                                                              : op.forward_flops(kShape);
+      const double flops =
+          instr.kind == InstrKind::kBackward ? op.backward_flops(kShape) : op.forward_flops(kShape);
       profile.Set(graph, schedule, instr, 1e-9 * flops);
     }
   }
@@ -97,8 +96,7 @@ TEST(Choice, WhatCannotFitHasNoAnswer) {
 
 TEST(BlockPlans, NoneIsBeatenInEveryRespectAndStoredBytesAddUp) {
   const Graph one = GraphOf(1);
-  const BlockMenu menu =
-      EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, FlopProfile(one));
+  const BlockMenu menu = EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, FlopProfile(one));
   ASSERT_GE(menu.plans.size(), 4u);
   for (const BlockPlan& a : menu.plans) {
     for (const BlockPlan& b : menu.plans) {
@@ -151,8 +149,7 @@ TEST(Planner, SelectiveRecomputationBeatsAllOrNothingBetweenThem) {
   Planner planner(whole, one, kShape, ScheduleMode::kTrain, profile);
   const Schedule keep = Lower(whole, KeepPlan(whole, 2), kShape, ScheduleMode::kTrain);
   const Schedule recompute = Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain);
-  const Planner::Solution* middle =
-      planner.Solve((keep.arena_bytes + recompute.arena_bytes) / 2);
+  const Planner::Solution* middle = planner.Solve((keep.arena_bytes + recompute.arena_bytes) / 2);
   ASSERT_NE(middle, nullptr);
   const double saved = profile.Seconds(whole, recompute) - middle->seconds;
   EXPECT_GT(saved, 0.5 * (profile.Seconds(whole, recompute) - profile.Seconds(whole, keep)));

@@ -10,8 +10,8 @@
 namespace haversack {
 namespace {
 
-// Emits instructions in execution order. A buffer's lifetime is simply the span of the instructions that
-// name it, so nothing is ever released by hand.
+// Emits instructions in execution order. A buffer's lifetime is simply the span of the instructions
+// that name it, so nothing is ever released by hand.
 class Lowering {
  public:
   Lowering(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode)
@@ -202,7 +202,8 @@ class Lowering {
     for (const int o : producer.op->backward_reads().outputs) {
       if (producer.outputs[o] == v) return false;
     }
-    return graph_.values[v].consumers.size() == 1 && &graph_.nodes[graph_.values[v].consumers[0]] == &node;
+    return graph_.values[v].consumers.size() == 1 &&
+           &graph_.nodes[graph_.values[v].consumers[0]] == &node;
   }
 
   void BindParamGradients(const Node& node, Instr& instr) {

@@ -70,8 +70,12 @@ void AssignOffsets(Schedule& schedule) {
                     buffer.name);
   }
   const auto size = [](const Buffer& b) { return std::pair(b.bytes, b.last - b.first); };
-  const auto life = [](const Buffer& b) { return std::pair<int64_t, int64_t>(b.last - b.first, b.bytes); };
-  const auto area = [](const Buffer& b) { return std::pair(b.bytes * (b.last - b.first + 1), b.bytes); };
+  const auto life = [](const Buffer& b) {
+    return std::pair<int64_t, int64_t>(b.last - b.first, b.bytes);
+  };
+  const auto area = [](const Buffer& b) {
+    return std::pair(b.bytes * (b.last - b.first + 1), b.bytes);
+  };
   schedule.arena_bytes = std::numeric_limits<int64_t>::max();
   std::vector<Buffer> trial = schedule.buffers;
   const auto consider = [&](const std::vector<BufferId>& order) {

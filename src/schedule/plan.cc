@@ -122,8 +122,8 @@ Plan PlanFromJson(const Graph& graph, const nlohmann::json& json, const std::str
       plan.micro_batch = field.get<int64_t>();
     } else if (key == "default" && field.is_string()) {
       const Action action = ActionFromText(field.get<std::string>(), where, "default");
-      const Plan base = action.kind == Action::Kind::kRecompute ? RecomputePlan(graph, 0)
-                                                                : KeepPlan(graph, 0);
+      const Plan base =
+          action.kind == Action::Kind::kRecompute ? RecomputePlan(graph, 0) : KeepPlan(graph, 0);
       plan.actions = base.actions;
     } else if (key != "values" || !field.is_object()) {
       throw UserError(ExitCode::kUsage,

@@ -44,7 +44,8 @@ std::string Schedule::ToText(const Graph& graph) const {
   std::string text;
   const auto list = [&](const char* label, const BufferSlots& slots) {
     for (const BufferId id : slots) {
-      if (id != kNoBuffer) text += fmt::format(" {}{}@{}", label, buffers[id].name, buffers[id].offset);
+      if (id != kNoBuffer)
+        text += fmt::format(" {}{}@{}", label, buffers[id].name, buffers[id].offset);
     }
   };
   for (const Instr& instr : instrs) {
@@ -58,7 +59,8 @@ std::string Schedule::ToText(const Graph& graph) const {
     list("d<", instr.grad_out);
     list("d>", instr.grad_in);
     list("dw>", instr.grad_param);
-    if (instr.scratch != kNoBuffer) text += fmt::format(" scratch {}", buffers[instr.scratch].bytes);
+    if (instr.scratch != kNoBuffer)
+      text += fmt::format(" scratch {}", buffers[instr.scratch].bytes);
     text += '\n';
   }
   return text + fmt::format("arena {} bytes, live {} bytes\n", arena_bytes, live_bytes);

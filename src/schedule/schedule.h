@@ -1,5 +1,5 @@
-// The schedule: the flat list of instructions that one micro-batch executes, and the buffers they touch,
-// each with its address in the arena. The simulator and the executor walk this same list.
+// The schedule: the flat list of instructions that one micro-batch executes, and the buffers they
+// touch, each with its address in the arena. The simulator and the executor walk this same list.
 #pragma once
 
 #include <array>
@@ -81,17 +81,17 @@ struct Schedule {
   std::string ToText(const Graph& graph) const;
 };
 
-// Lowers a graph under a plan. Element-wise rebuilds are repeated rather than held; any other recomputed
-// value stays until its last use. Offsets are assigned.
+// Lowers a graph under a plan. Element-wise rebuilds are repeated rather than held; any other
+// recomputed value stays until its last use. Offsets are assigned.
 Schedule Lower(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode);
 // The same before packing: for a planner that weighs many plans by their live bytes.
 Schedule LowerWithoutOffsets(const Graph& graph, const Plan& plan, const BatchShape& shape,
                              ScheduleMode mode);
 
-// Assigns an address to every buffer: one after the other, each into the tightest gap among the buffers
-// that live at the same time (greedy by size, best fit; Pisarchyk and Lee, arXiv 2001.03288). Three
-// orders are tried, by size, by lifetime and by their product, and the tightest packing wins. Sets
-// `arena_bytes` and `live_bytes`.
+// Assigns an address to every buffer: one after the other, each into the tightest gap among the
+// buffers that live at the same time (greedy by size, best fit; Pisarchyk and Lee, arXiv
+// 2001.03288). Three orders are tried, by size, by lifetime and by their product, and the tightest
+// packing wins. Sets `arena_bytes` and `live_bytes`.
 void AssignOffsets(Schedule& schedule);
 
 // Bytes live during each instruction, by buffer kind: the memory timeline.

@@ -25,7 +25,10 @@ Graph TinyGraph(const std::string& model_type, int layers = 3) {
                          {"head_dim", 8},
                          {"vocab_size", 64}};
   if (model_type == "gpt2") {
-    json = {{"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", layers}, {"n_head", 4},
+    json = {{"model_type", "gpt2"},
+            {"n_embd", 32},
+            {"n_layer", layers},
+            {"n_head", 4},
             {"vocab_size", 64}};
   }
   return BuildGraph(ParseModelConfig(json, "test"), {.positions = 64, .loss_chunk = 8});
@@ -60,8 +63,8 @@ TEST(Schedule, BuffersThatLiveAtOnceNeverShareAnAddress) {
   for (const char* family : {"llama", "qwen3", "gpt2"}) {
     const Graph graph = TinyGraph(family);
     for (uint64_t seed = 0; seed < 20; ++seed) {
-      const Schedule schedule = Lower(graph, RandomPlan(graph, seed),
-                                      {.sequences = 2, .seq = 16}, ScheduleMode::kTrain);
+      const Schedule schedule =
+          Lower(graph, RandomPlan(graph, seed), {.sequences = 2, .seq = 16}, ScheduleMode::kTrain);
       ExpectSoundPacking(schedule);
       EXPECT_GE(schedule.arena_bytes, schedule.live_bytes);
     }
@@ -71,8 +74,8 @@ TEST(Schedule, BuffersThatLiveAtOnceNeverShareAnAddress) {
 TEST(Schedule, PackingStaysNearTheSumOfLiveBytes) {
   const Graph graph = TinyGraph("llama", 12);
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    const Schedule schedule = Lower(graph, RandomPlan(graph, seed), {.sequences = 4, .seq = 32},
-                                    ScheduleMode::kTrain);
+    const Schedule schedule =
+        Lower(graph, RandomPlan(graph, seed), {.sequences = 4, .seq = 32}, ScheduleMode::kTrain);
     EXPECT_LE(schedule.arena_bytes, schedule.live_bytes * 21 / 20) << seed;
   }
 }

@@ -13,9 +13,9 @@
 
 namespace haversack {
 
-// The compute type that `text` ("auto", "f32", "bf16") means on this machine. "auto" is bf16 where the CPU
-// has AMX tiles for it: elsewhere the BLAS library's bf16 product is slower than its f32 product. Throws
-// UserError (exit 2) where bf16 is asked for and cannot be had.
+// The compute type that `text` ("auto", "f32", "bf16") means on this machine. "auto" is bf16 where
+// the CPU has AMX tiles for it: elsewhere the BLAS library's bf16 product is slower than its f32
+// product. Throws UserError (exit 2) where bf16 is asked for and cannot be had.
 ComputeType ResolveComputeType(const std::string& text);
 
 struct TrainOptions {

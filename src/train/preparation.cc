@@ -37,12 +37,10 @@ class Preparation {
     const TrainOptions& options = run_.options;
     SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
     run_.budget = ResolveBudget(options.memory);
-    run_.model = std::make_unique<Model>(
-        OpenModel(options.model,
-                  {.positions = options.seq,
-                   .loss_chunk = options.loss_chunk,
-                   .compute = options.compute},
-                  /*with_weights=*/false));
+    run_.model = std::make_unique<Model>(OpenModel(
+        options.model,
+        {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
+        /*with_weights=*/false));
     run_.dir = std::make_unique<RunDir>(options.out);
     CheckModelIsNotExport();
     run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(), run_.model->graph,
@@ -118,7 +116,8 @@ class Preparation {
   void Introduce() {
     const Model& model = *run_.model;
     Log(fmt::format("haversack {}: {} ({}), {} threads, {}, LibTorch {}", HAVERSACK_VERSION,
-                    CpuModel(), CpuIsa(), NumThreads(), ToText(run_.options.compute), HAVERSACK_TORCH_VERSION));
+                    CpuModel(), CpuIsa(), NumThreads(), ToText(run_.options.compute),
+                    HAVERSACK_TORCH_VERSION));
     Log(fmt::format("model {}: {}, {} layers, {:.1f}M parameters", run_.options.model,
                     model.config.model_type, model.config.layers,
                     static_cast<double>(model.graph.parameter_count()) / 1e6));

@@ -20,8 +20,8 @@ constexpr int64_t kReserve = int64_t{8} << 20;
 constexpr int64_t kLeastReserve = int64_t{4} << 20;
 // Ids, targets and positions of one position, and a boundary.
 constexpr int64_t kBatchBytesPerToken = 4 * sizeof(int32_t);
-// Resident bytes of equal processes differ by about 1 MiB: the kernel maps pages of libraries around
-// those that are touched, as many as it happens to have in memory.
+// Resident bytes of equal processes differ by about 1 MiB: the kernel maps pages of libraries
+// around those that are touched, as many as it happens to have in memory.
 constexpr int64_t kJitter = int64_t{3} << 20;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -155,8 +155,7 @@ RunPlan RunPlanner::Plan(int64_t budget) {
   run.memory = memory_;
   run.memory.budget = budget;
   run.chosen = std::move(*chosen);
-  run.predicted_peak_bytes =
-      std::max(PeakResidentBytes(), overhead() + run.chosen.arena_bytes());
+  run.predicted_peak_bytes = std::max(PeakResidentBytes(), overhead() + run.chosen.arena_bytes());
   run.predicted_tokens_per_s =
       static_cast<double>(request_.batch * request_.seq) / run.chosen.step_seconds;
   return run;
@@ -185,8 +184,7 @@ std::vector<FrontierPoint> RunPlanner::Frontier(int64_t budget, int points) {
 std::string Verdict(const RunPlan& run) {
   return fmt::format("fits: predicted peak {} of {} ({}, micro-batch {}), about {:.0f} tokens/s",
                      FormatBytes(run.predicted_peak_bytes), FormatBytes(run.memory.budget),
-                     run.chosen.plan.name, run.chosen.plan.micro_batch,
-                     run.predicted_tokens_per_s);
+                     run.chosen.plan.name, run.chosen.plan.micro_batch, run.predicted_tokens_per_s);
 }
 
 }  // namespace haversack

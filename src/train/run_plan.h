@@ -23,12 +23,12 @@ struct MemoryBudget {
   void Recount();
 };
 
-// `bytes` in whole MiB, rounded up by more than what the resident bytes of equal processes differ: a
-// budget that is told holds in the run that is given it.
+// `bytes` in whole MiB, rounded up by more than what the resident bytes of equal processes differ:
+// a budget that is told holds in the run that is given it.
 int64_t WholeMiB(int64_t bytes);
 
-// What the process holds now beside an arena; `tokens`: of an optimizer step, whose ids, targets and
-// positions come on the heap.
+// What the process holds now beside an arena; `tokens`: of an optimizer step, whose ids, targets
+// and positions come on the heap.
 MemoryBudget MeasureMemory(int64_t tokens, int64_t budget);
 
 // Bytes that may be taken now without passing `budget`.
@@ -59,8 +59,8 @@ struct FrontierPoint {
 // Reads --plan where it names a file.
 PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph);
 
-// Chooses how to run `model` within a budget. Makes the BLAS library's buffers resident first, so that
-// they are counted.
+// Chooses how to run `model` within a budget. Makes the BLAS library's buffers resident first, so
+// that they are counted.
 class RunPlanner {
  public:
   // `model` outlives this.
@@ -69,12 +69,12 @@ class RunPlanner {
   // Before the data is read, which can take long: throws as Plan does.
   void CheckFits(int64_t budget) const;
 
-  // The fastest way within `budget` bytes. Throws UserError (exit 3) when none fits: by how much, the
-  // smallest budget that would do, and what to change.
+  // The fastest way within `budget` bytes. Throws UserError (exit 3) when none fits: by how much,
+  // the smallest budget that would do, and what to change.
   RunPlan Plan(int64_t budget);
 
-  // After Plan: the best speed at `points` budgets from the smallest that fits to what is worth using,
-  // none above `budget`. More budget is never slower.
+  // After Plan: the best speed at `points` budgets from the smallest that fits to what is worth
+  // using, none above `budget`. More budget is never slower.
   std::vector<FrontierPoint> Frontier(int64_t budget, int points);
 
   // The smallest budget that fits, as WholeMiB.

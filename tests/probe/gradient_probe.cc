@@ -1,9 +1,11 @@
 // Test tool: loss and gradients of one micro-batch, for comparison with an independent computation.
 //   gradient_probe MODEL_DIR REQUEST.json OUT.safetensors
-// REQUEST: {"sequences", "seq", "ids", "targets", "positions", "boundaries", "plan": name or object,
-//           "loss_chunk", "compute", "threads"}. Gradients are written under their checkpoint names; stdout gets one
-// JSON line with the loss sum and the arena's bytes, predicted and measured. Buffers are filled with NaN
-// outside their lifetimes.
+// REQUEST: {"sequences", "seq", "ids", "targets", "positions", "boundaries", "plan": name or
+// object,
+//           "loss_chunk", "compute", "threads"}. Gradients are written under their checkpoint
+//           names; stdout gets one
+// JSON line with the loss sum and the arena's bytes, predicted and measured. Buffers are filled
+// with NaN outside their lifetimes.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -38,8 +40,7 @@ void WriteGradients(const Graph& graph, const ParamLayout& layout, const float* 
   SafetensorsWriter writer = SafetensorsWriter::Open(path, specs);
   for (size_t p = 0; p < graph.params.size(); ++p) {
     for (const TensorSource& source : graph.params[p].sources) {
-      writer.Write(source.name,
-                   grads + layout.offset[p] + source.row_begin * graph.params[p].cols);
+      writer.Write(source.name, grads + layout.offset[p] + source.row_begin * graph.params[p].cols);
     }
   }
   writer.Finish();
