@@ -1,4 +1,4 @@
-"""Data that broke other trainers: lines that are no lines, rows of another form, too little text."""
+"""Data that broke other trainers: lines that are no lines, rows of another form, too few."""
 
 import json
 from collections.abc import Callable

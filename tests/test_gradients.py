@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ def documents_request(vocab: int, sequences: int, seq: int, cuts: list[int]) -> 
     starts = sorted({*cuts, *range(0, tokens, seq)})
     boundaries = [*starts, tokens]
     targets, positions = [], []
-    for begin, end in zip(boundaries, boundaries[1:], strict=False):
+    for begin, end in pairwise(boundaries):
         positions += range(end - begin)
         targets += [*ids[begin + 1 : end], -1]
     targets = [-1 if i % 7 == 3 else t for i, t in enumerate(targets)]
@@ -67,7 +68,7 @@ def reference(model_dir: Path, request: dict[str, Any]) -> tuple[float, dict[str
     valid = int((targets >= 0).sum())
     loss_sum = torch.zeros((), dtype=torch.float64)
     bounds = request["boundaries"]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         logits = model(ids[begin:end][None]).logits[0]
         loss_sum = loss_sum + torch.nn.functional.cross_entropy(
             logits.double(), targets[begin:end], ignore_index=-1, reduction="sum"
@@ -132,7 +133,7 @@ def test_every_gradient_equals_autograd(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_products_change_gradients_by_their_rounding_only(family: str, tmp_path: Path) -> None:
-    """Operands carry 8 bits: each product errs by up to 2^-8, and a two-layer model has few of them."""
+    """Operands carry 8 bits: each product errs by up to 2^-8, and this model has few."""
     model_dir = random_model(family, tmp_path / "model", initializer_range=0.02)
     request = documents_request(320, sequences=2, seq=48, cuts=[5, 6, 70])
     loss_sum, want = reference(model_dir, request)

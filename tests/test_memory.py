@@ -3,7 +3,7 @@
 import re
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from haversack_testing import Haversack, Result, chain, random_model
 
 MIB = 1 << 20
 
-# Runs the rest of the command line and writes its peak of resident bytes, as the kernel counted it, to a
+# Runs the rest of the command line and writes its peak of resident bytes, as the kernel counts, to a
 # file. A process of its own: a fork of pytest's would begin with pytest's peak.
 MEASURE = """
 import resource, subprocess, sys
@@ -206,7 +206,7 @@ def test_evaluation_holds_the_budget(
     ],
 )
 def test_the_peak_of_a_real_model_is_predicted_within_two_percent(
-    haversack: Haversack, smollm2_dir: Path, kjv, tmp_path: Path, budget: int, flags: tuple
+    haversack: Haversack, smollm2_dir: Path, kjv: Any, tmp_path: Path, budget: int, flags: tuple
 ) -> None:
     valid = tmp_path / "valid.txt"
     valid.write_text(kjv.valid.read_text(encoding="utf-8")[:2000], encoding="utf-8")

@@ -27,7 +27,7 @@ def learning_rate(step: int) -> float:
 
 
 def segments(documents: list[list[int]], seq: int) -> list[tuple[list[int], list[int]]]:
-    """The stream of documents cut every `seq` tokens: inputs and targets of each piece of a document.
+    """The stream of documents cut every `seq` tokens: inputs and targets of each document's pieces.
 
     The last token before a cut has the first one behind it as its target; a document's last token
     has none.
@@ -91,7 +91,7 @@ def assert_same_steps(metrics: list[dict[str, Any]], expected: list[dict[str, fl
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3), ours["step"]
 
 
-# Documents of unequal lengths in four sequences of 24 positions, the last of them padded: two of the
+# Documents of unequal lengths in four sequences of 24 positions, the last one padded: two of the
 # cuts fall inside a document.
 TEXTS = ["the quick brown fox", "jumps", "over the lazy dog and is gone", "a", "twice or so, then"]
 SEQ = 24
@@ -122,7 +122,7 @@ def test_ten_steps_equal_pytorch_in_any_micro_batch(
         ).metrics
         assert_same_steps(runs[micro_batch], expected)
         assert {m["tokens"] for m in runs[micro_batch]} == {sum(len(t) for _, t in pieces)}
-    # The same numbers in another order of summation: rounding only, which ten steps of Adam carry on.
+    # The same numbers in another order of summation: rounding only, which ten Adam steps carry on.
     for other in (2, 1):
         for whole, parts in zip(runs[4], runs[other], strict=True):
             assert parts["loss"] == pytest.approx(whole["loss"], rel=2e-5)
