@@ -12,8 +12,8 @@ from haversack_testing import Haversack, Result, chain, random_model
 
 MIB = 1 << 20
 
-# Runs the rest of the command line and writes its peak of resident bytes, as the kernel counts, to a
-# file. A process of its own: a fork of pytest's would begin with pytest's peak.
+# Runs the rest of the command line and writes its peak of resident bytes, as the kernel has it, to
+# a file. A process of its own: a fork of pytest's would begin with pytest's peak.
 MEASURE = """
 import resource, subprocess, sys
 rc = subprocess.call(sys.argv[2:])
