@@ -26,6 +26,7 @@ constexpr int64_t kJitter = int64_t{3} << 20;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::string ChangesThatHelp(const PlanRequest& request, const Candidate& smallest) {
+  if (request.fused_update) return "try a smaller --batch or a shorter --seq";
   // A micro-batch that is fixed, by the flag or by the run that is resumed, may be what does not
   // fit.
   const int64_t micro_batch = request.micro_batch.value_or(1) > 1 ? 1 : smallest.plan.micro_batch;
