@@ -20,7 +20,4 @@ void GemmBF16(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float
               const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb, float beta, float* c,
               int64_t ldc);
 
-// Frees the packing buffers that the library keeps between calls (they count as resident memory).
-void ReleaseGemmBuffers();
-
 }  // namespace haversack

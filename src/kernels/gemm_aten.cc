@@ -36,6 +36,4 @@ void GemmBF16(Transpose, Transpose, int64_t, int64_t, int64_t, float, const uint
   HAVERSACK_CHECK(false, "this backend has no bf16 product with f32 results");
 }
 
-void ReleaseGemmBuffers() {}
-
 }  // namespace haversack

@@ -8,7 +8,6 @@ extern "C" {
 void SGEMM(const char* transa, const char* transb, const int* m, const int* n, const int* k,
            const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
            const float* beta, float* c, const int* ldc);
-void mkl_serv_free_buffers(void);
 // Weak: not every build of the wheel exports it.
 __attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int transa, int transb, int m, int n,
                                                   int k, float alpha, const uint16_t* a, int lda,
@@ -49,7 +48,5 @@ void GemmBF16(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float
                          ToBlasInt(n), ToBlasInt(k), alpha, a, ToBlasInt(lda), b, ToBlasInt(ldb),
                          beta, c, ToBlasInt(ldc));
 }
-
-void ReleaseGemmBuffers() { mkl_serv_free_buffers(); }
 
 }  // namespace haversack

@@ -19,7 +19,6 @@ class Lowering {
     schedule_.mode = mode;
     schedule_.shape = shape;
     current_.assign(graph.values.size(), kNoBuffer);
-    encoded_.assign(graph.values.size(), kNoBuffer);
     gradient_.assign(graph.values.size(), kNoBuffer);
     param_gradient_.assign(graph.params.size(), kNoBuffer);
     param_written_.assign(graph.params.size(), false);
@@ -248,8 +247,8 @@ class Lowering {
   const Plan& plan_;
   Schedule schedule_;
   int first_backward_ = 0;
-  // By value: the buffer that holds it now, its encoded form, its gradient.
-  std::vector<BufferId> current_, encoded_, gradient_;
+  // By value: the buffer that holds it now, its gradient.
+  std::vector<BufferId> current_, gradient_;
   // By parameter.
   std::vector<BufferId> param_gradient_;
   std::vector<bool> param_written_;
