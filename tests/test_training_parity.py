@@ -11,19 +11,22 @@ from haversack_testing import FAMILIES, Haversack, random_model
 
 END = 256
 STEPS, BATCH, LR, FINAL_RATIO, WARMUP, DECAY = 10, 4, 2e-3, 0.1, 3, 0.1
+# A usual rate for fine-tuning: at 2e-3 Adam throws a trained model about, and rounding with it (the
+# losses of ten steps then agree to 2e-4 only).
+FINE_TUNING_LR = 1e-4
 FLAGS = (
-    *("--steps", STEPS, "--batch", BATCH, "--lr", LR, "--final-lr-ratio", FINAL_RATIO),
+    *("--steps", STEPS, "--batch", BATCH, "--final-lr-ratio", FINAL_RATIO),
     *("--warmup", WARMUP, "--weight-decay", DECAY, "--schedule", "cosine", "--clip", 1),
     *("--beta1", 0.9, "--beta2", 0.95, "--epsilon", 1e-8),
 )
 
 
-def learning_rate(step: int) -> float:
+def learning_rate(step: int, peak: float) -> float:
     """Of step `step`, from 0: linear warm-up, then a cosine that ends at the final ratio."""
     if step < WARMUP:
-        return LR * (step + 1) / WARMUP
+        return peak * (step + 1) / WARMUP
     progress = (step - WARMUP) / (STEPS - 1 - WARMUP)
-    return LR * (FINAL_RATIO + (1 - FINAL_RATIO) * 0.5 * (1 + math.cos(math.pi * progress)))
+    return peak * (FINAL_RATIO + (1 - FINAL_RATIO) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def segments(documents: list[list[int]], seq: int) -> list[tuple[list[int], list[int]]]:
@@ -45,7 +48,7 @@ def segments(documents: list[list[int]], seq: int) -> list[tuple[list[int], list
 
 
 def train_with_pytorch(
-    directory: Path, pieces: list[tuple[list[int], list[int]]]
+    directory: Path, pieces: list[tuple[list[int], list[int]]], lr: float
 ) -> tuple[list[dict[str, float]], Any]:
     """The same steps, each over all pieces; a forward of its own for each piece."""
     import torch
@@ -76,9 +79,9 @@ def train_with_pytorch(
             total += loss.item()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
+            group["lr"] = learning_rate(step, lr)
         optimizer.step()
-        steps.append({"loss": total / count, "grad_norm": norm, "lr": learning_rate(step)})
+        steps.append({"loss": total / count, "grad_norm": norm, "lr": learning_rate(step, lr)})
     return steps, model
 
 
@@ -110,7 +113,7 @@ def test_ten_steps_equal_pytorch_in_any_micro_batch(
     pieces = segments([[*t.encode(), END] for t in TEXTS], SEQ)
     # One epoch a step, so that the order of the sequences does not matter.
     assert math.ceil(sum(len(p[0]) for p in pieces) / SEQ) == BATCH
-    expected, judge = train_with_pytorch(model, pieces)
+    expected, judge = train_with_pytorch(model, pieces, LR)
     assert expected[0]["grad_norm"] > 1  # clipping is at work
 
     runs = {}
@@ -118,6 +121,7 @@ def test_ten_steps_equal_pytorch_in_any_micro_batch(
         out = tmp_path / f"out{micro_batch}"
         runs[micro_batch] = haversack.run(
             *("train", "--model", model, "--data", data, "--out", out, "--seq", SEQ, *FLAGS),
+            *("--lr", LR),
             *("--micro-batch", micro_batch, "--threads", 1, "--metrics", f"{out}.metrics"),
         ).metrics
         assert_same_steps(runs[micro_batch], expected)
@@ -147,7 +151,7 @@ def test_ten_steps_of_a_real_model_equal_pytorch(
 ) -> None:
     from tokenizers import Tokenizer
 
-    seq = 48
+    seq = 36
     text = "In the beginning God created the heaven and the earth. " * 3
     texts = [
         text,
@@ -165,8 +169,8 @@ def test_ten_steps_of_a_real_model_equal_pytorch(
     data.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts), encoding="utf-8")
     result = haversack.run(
         *("train", "--model", smollm2_dir, "--data", data, "--out", tmp_path / "out"),
-        *("--seq", seq, *FLAGS, "--metrics", tmp_path / "metrics"),
+        *("--seq", seq, *FLAGS, "--lr", FINE_TUNING_LR, "--metrics", tmp_path / "metrics"),
         timeout=1200,
     )
-    expected, _ = train_with_pytorch(smollm2_dir, pieces)
+    expected, _ = train_with_pytorch(smollm2_dir, pieces, FINE_TUNING_LR)
     assert_same_steps(result.metrics, expected)
