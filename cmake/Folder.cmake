@@ -40,8 +40,8 @@ function(haversack_use_gemm_backend)
   else()
     set(backend ${CMAKE_SOURCE_DIR}/src/kernels/gemm_aten.cc)
     target_sources(haversack_kernels PRIVATE ${backend})
-    target_include_directories(haversack_kernels SYSTEM PRIVATE
-      ${HAVERSACK_TORCH}/include ${HAVERSACK_TORCH}/include/torch/csrc/api/include)
-    set_source_files_properties(${backend} PROPERTIES COMPILE_OPTIONS "-Wno-error")
+    # For this file alone: LibTorch's include folder carries another version of fmt.
+    set_source_files_properties(${backend} PROPERTIES COMPILE_OPTIONS
+      "-Wno-error;-isystem;${HAVERSACK_TORCH}/include;-isystem;${HAVERSACK_TORCH}/include/torch/csrc/api/include")
   endif()
 endfunction()
