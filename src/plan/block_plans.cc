@@ -69,17 +69,14 @@ BlockPlan Simulate(const Graph& graph, Plan& plan, const BatchShape& shape, Sche
   const int loss = LossInstruction(schedule, graph);
   BlockPlan block{.actions = plan.actions, .stored = StoredBytes(schedule, graph)};
   bool after_block = false;
-  menu.other_seconds = 0;
   for (int i = 0; i < static_cast<int>(schedule.instrs.size()); ++i) {
     const Instr& instr = schedule.instrs[i];
-    const double seconds = profile.Seconds(graph, schedule, instr);
     if (!InBlock(graph, instr)) {
-      menu.other_seconds += seconds;
       if (after_block) menu.head_peak = std::max(menu.head_peak, live[i].total - block.stored);
       continue;
     }
     after_block = true;
-    block.seconds += seconds;
+    block.seconds += profile.Seconds(graph, schedule, instr);
     int64_t& peak = i < loss ? block.forward_peak : block.backward_peak;
     peak = std::max(peak, live[i].total);
   }

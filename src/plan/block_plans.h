@@ -25,7 +25,6 @@ struct BlockPlan {
 struct BlockMenu {
   std::vector<BlockPlan> plans;  // undominated, by ascending seconds
   int64_t head_peak = 0;         // most bytes outside the blocks, above what the blocks stored
-  double other_seconds = 0;      // of everything outside the blocks
 };
 
 // Enumerates the plans of the only block of `graph` (a model of one layer) at `shape`, priced by
