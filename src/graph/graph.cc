@@ -25,6 +25,13 @@ int64_t Graph::parameter_count() const {
   return count;
 }
 
+bool Graph::IsCheap(ValueId v) const {
+  const Node& producer = nodes[values[v].producer];
+  return producer.op->cheap() && producer.outputs[0] == v;
+}
+
+bool Graph::IsRowStatistic(ValueId v) const { return nodes[values[v].producer].outputs[0] != v; }
+
 std::string Graph::ToText() const {
   std::string text;
   const auto names = [](const auto& ids, const auto& table) {

@@ -78,6 +78,10 @@ struct Graph {
   int layers = 0;
 
   int64_t parameter_count() const;
+  // Whether one element-wise pass over stored inputs rebuilds the value: never worth keeping.
+  bool IsCheap(ValueId v) const;
+  // Log-sum-exp, rstd and the like: further outputs of an op, a few numbers a row.
+  bool IsRowStatistic(ValueId v) const;
   // One line a node; stable, for tests and `--dump`.
   std::string ToText() const;
   // Throws InternalError unless ids are in range, each value is produced before it is consumed,

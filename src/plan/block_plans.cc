@@ -16,17 +16,12 @@ struct OpenValue {
   std::vector<Action> actions;
 };
 
-bool IsCheap(const Graph& graph, ValueId v) {
-  const Node& producer = graph.nodes[graph.values[v].producer];
-  return producer.op->cheap() && producer.outputs[0] == v;
-}
-
 std::vector<OpenValue> OpenValues(const Graph& graph) {
   const Action recompute = {.kind = Action::Kind::kRecompute, .codec = {}};
   std::vector<OpenValue> open;
   for (size_t i = 0; i < graph.values.size(); ++i) {
     const auto v = static_cast<ValueId>(i);
-    if (graph.values[i].layer < 0 || !graph.values[i].saved || IsCheap(graph, v)) continue;
+    if (graph.values[i].layer < 0 || !graph.values[i].saved || graph.IsCheap(v)) continue;
     if (!WhyIllegal(graph, v, recompute).empty()) continue;
     if (graph.nodes[graph.values[i].consumers.back()].layer < 0) continue;  // the block's output
     open.push_back({.value = v, .actions = {Action{}, recompute}});

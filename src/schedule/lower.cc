@@ -121,11 +121,6 @@ class Lowering {
     current_[v] = kNoBuffer;
   }
 
-  bool Cheap(ValueId v) const {
-    const Node& producer = graph_.nodes[graph_.values[v].producer];
-    return producer.op->cheap() && producer.outputs[0] == v;
-  }
-
   // Makes `v` readable by the next instruction and returns its buffer.
   BufferId Materialise(ValueId v) {
     if (current_[v] == kNoBuffer) RecomputeNode(graph_.values[v].producer);
@@ -149,7 +144,7 @@ class Lowering {
   // An element-wise rebuild is cheaper to repeat than to hold until its next use.
   void DropCheap(const std::vector<ValueId>& values) {
     for (const ValueId v : values) {
-      if (Cheap(v) && plan_.actions.at(v).kind == Action::Kind::kRecompute) current_[v] = kNoBuffer;
+      if (graph_.IsCheap(v) && plan_.actions.at(v).kind == Action::Kind::kRecompute) current_[v] = kNoBuffer;
     }
   }
 

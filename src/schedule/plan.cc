@@ -36,16 +36,6 @@ bool LeavesBlocks(const Graph& graph, ValueId v) {
   return false;
 }
 
-bool IsCheap(const Graph& graph, ValueId v) {
-  const Node& producer = graph.nodes[graph.values[v].producer];
-  return producer.op->cheap() && producer.outputs[0] == v;
-}
-
-// Log-sum-exp, rstd and the like: further outputs of an op, a few numbers a row.
-bool IsRowStatistic(const Graph& graph, ValueId v) {
-  return graph.nodes[graph.values[v].producer].outputs[0] != v;
-}
-
 Action ActionFromText(const std::string& text, const std::string& where, const std::string& field) {
   if (text == "keep") return {};
   if (text == "recompute") return {.kind = Action::Kind::kRecompute, .codec = {}};
@@ -71,7 +61,7 @@ Plan KeepPlan(const Graph& graph, int64_t micro_batch) {
   Plan plan{.name = "keep", .micro_batch = micro_batch, .actions = {}};
   plan.actions.resize(graph.values.size());
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    if (graph.values[v].saved && IsCheap(graph, static_cast<ValueId>(v))) {
+    if (graph.values[v].saved && graph.IsCheap(static_cast<ValueId>(v))) {
       plan.actions[v].kind = Action::Kind::kRecompute;
     }
   }
@@ -84,7 +74,7 @@ Plan RecomputePlan(const Graph& graph, int64_t micro_batch) {
   for (size_t i = 0; i < graph.values.size(); ++i) {
     const auto v = static_cast<ValueId>(i);
     const Value& value = graph.values[i];
-    if (value.saved && value.layer >= 0 && !LeavesBlocks(graph, v) && !IsRowStatistic(graph, v)) {
+    if (value.saved && value.layer >= 0 && !LeavesBlocks(graph, v) && !graph.IsRowStatistic(v)) {
       plan.actions[i].kind = Action::Kind::kRecompute;
     }
   }
@@ -95,7 +85,7 @@ std::string WhyIllegal(const Graph& graph, ValueId v, const Action& action) {
   if (!graph.values[v].saved) return "no backward reads it, so nothing is stored";
   if (action.kind == Action::Kind::kRecompute) {
     if (IsBlockInput(graph, v)) return "a block's input is kept, never recomputed across blocks";
-    if (IsRowStatistic(graph, v)) return "row statistics are always kept";
+    if (graph.IsRowStatistic(v)) return "row statistics are always kept";
   }
   return "";
 }
