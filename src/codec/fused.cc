@@ -41,6 +41,24 @@ void CheckCovers(std::span<const EncodedColumns> parts, int64_t rows, int64_t co
 
 }  // namespace
 
+size_t SwigluForwardEncodedScratch(int64_t cols) {
+  return static_cast<size_t>(NumThreads() * RowGrain(2 * cols) * 2 * cols) * sizeof(float);
+}
+
+void SwigluForwardEncoded(std::span<const EncodedColumns> gate_up, int64_t rows, int64_t cols,
+                          float* y, std::byte* scratch) {
+  CheckCovers(gate_up, rows, 2 * cols);
+  const int64_t tile = RowGrain(2 * cols);
+  ParallelTasks((rows + tile - 1) / tile, [&](int64_t task, int thread) {
+    const int64_t begin = task * tile, end = std::min(begin + tile, rows);
+    float* decoded = reinterpret_cast<float*>(scratch) + thread * tile * 2 * cols;
+    for (const EncodedColumns& part : gate_up) {
+      DecodeRows(part.shape, part.data, begin, end, decoded + part.first, 2 * cols);
+    }
+    SwigluForward(decoded, end - begin, cols, y + begin * cols);
+  });
+}
+
 void SwigluBackwardEncoded(const float* dy, std::span<const EncodedColumns> gate_up, int64_t rows,
                            int64_t cols, float* d_gate_up) {
   CheckCovers(gate_up, rows, 2 * cols);

@@ -22,6 +22,12 @@ struct EncodedColumns {
   int64_t first = 0;
 };
 
+// SwigluForward (kernels/swiglu.h) from encoded columns that together make up gate_up. Scratch:
+// SwigluForwardEncodedScratch bytes, a few decoded rows a thread.
+void SwigluForwardEncoded(std::span<const EncodedColumns> gate_up, int64_t rows, int64_t cols,
+                          float* y, std::byte* scratch);
+size_t SwigluForwardEncodedScratch(int64_t cols);
+
 // SwigluBackward (kernels/swiglu.h) from encoded columns that together make up gate_up. The rows
 // are decoded where their gradient goes, so it needs no scratch.
 void SwigluBackwardEncoded(const float* dy, std::span<const EncodedColumns> gate_up, int64_t rows,

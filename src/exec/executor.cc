@@ -13,6 +13,10 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+EncodedShape ShapeOf(const EncodedPiece& piece, int64_t tokens) {
+  return {.codec = piece.codec, .rows = tokens, .cols = piece.cols, .outliers = piece.outliers};
+}
+
 }  // namespace
 
 Executor::Executor(const Graph& graph, const ParamLayout& layout, const ModelState& state,
@@ -36,7 +40,18 @@ OpArgs Executor::Bind(const Schedule& schedule, const Instr& instr, const MicroB
   args.batch = &batch;
   args.tokens = schedule.shape.tokens();
   for (size_t i = 0; i < kMaxOperands; ++i) {
-    args.in[i] = Address(schedule, instr.in[i]);
+    if (const ValueId v = instr.encoded_in[i]; v >= 0) {
+      const auto* data = reinterpret_cast<const std::byte*>(Address(schedule, instr.in[i]));
+      encoded_[i].clear();
+      for (const EncodedPiece& piece : schedule.encodings[v]) {
+        encoded_[i].push_back({.shape = ShapeOf(piece, args.tokens),
+                               .data = data + piece.offset,
+                               .first = piece.first});
+      }
+      args.encoded[i] = encoded_[i];
+    } else {
+      args.in[i] = Address(schedule, instr.in[i]);
+    }
     args.out[i] = Address(schedule, instr.out[i]);
     args.grad_in[i] = Address(schedule, instr.grad_in[i]);
     args.grad_out[i] = Address(schedule, instr.grad_out[i]);
@@ -76,8 +91,32 @@ void Executor::Execute(const Schedule& schedule, const Instr& instr, const Micro
     case InstrKind::kUpdate:
       return update(instr.param, Address(schedule, instr.grad_param[0]));
     case InstrKind::kEncode:
+      return Encode(schedule, instr, batch);
     case InstrKind::kDecode:
-      HAVERSACK_CHECK(false, "no codec is registered");
+      return Decode(schedule, instr);
+  }
+}
+
+void Executor::Encode(const Schedule& schedule, const Instr& instr, const MicroBatch& batch) {
+  const float* x = Address(schedule, instr.in[0]);
+  auto* out = reinterpret_cast<std::byte*>(Address(schedule, instr.out[0]));
+  const std::vector<EncodedPiece>& pieces = schedule.encodings[instr.value];
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    const RandomKey key = {.seed = batch.seed,
+                           .purpose = RandomPurpose::kRounding,
+                           .layer = static_cast<uint32_t>(instr.value * kMaxOperands + p),
+                           .step = batch.sample};
+    haversack::Encode(ShapeOf(pieces[p], schedule.shape.tokens()), x + pieces[p].first,
+                      graph_.values[instr.value].cols, key, out + pieces[p].offset);
+  }
+}
+
+void Executor::Decode(const Schedule& schedule, const Instr& instr) {
+  const auto* in = reinterpret_cast<const std::byte*>(Address(schedule, instr.in[0]));
+  float* x = Address(schedule, instr.out[0]);
+  for (const EncodedPiece& piece : schedule.encodings[instr.value]) {
+    haversack::Decode(ShapeOf(piece, schedule.shape.tokens()), in + piece.offset, x + piece.first,
+                      graph_.values[instr.value].cols);
   }
 }
 

@@ -1,9 +1,11 @@
 // Walks a schedule: the only code that runs instructions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "exec/model_state.h"
 #include "graph/graph.h"
@@ -44,6 +46,8 @@ class Executor {
 
  private:
   float* Address(const Schedule& schedule, BufferId id);
+  void Encode(const Schedule& schedule, const Instr& instr, const MicroBatch& batch);
+  void Decode(const Schedule& schedule, const Instr& instr);
   OpArgs Bind(const Schedule& schedule, const Instr& instr, const MicroBatch& batch,
               bool accumulate);
   void Execute(const Schedule& schedule, const Instr& instr, const MicroBatch& batch,
@@ -57,6 +61,8 @@ class Executor {
   int64_t region_bytes_;
   int64_t peak_bytes_ = 0;
   bool poison_ = false;
+  // Of the instruction that is being run.
+  std::array<std::vector<EncodedColumns>, kMaxOperands> encoded_;
   Observer observer_;
 };
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -69,8 +70,13 @@ std::vector<float> RandomWeights(const ParamLayout& layout) {
   return weights;
 }
 
+// Keys of stochastic rounding.
+constexpr uint64_t kSeed = 7, kSample = 12;
+
+// `between` runs after the last instruction before the loss, on the executor's region.
 Outcome RunOnce(const Graph& graph, const Plan& plan, const BatchShape& shape,
-                const RandomBatch& data) {
+                const RandomBatch& data,
+                const std::function<void(const Schedule&, std::byte*)>& between = nullptr) {
   const ParamLayout layout(graph);
   std::vector<float> weights = RandomWeights(layout);
   Outcome outcome;
@@ -80,15 +86,23 @@ Outcome RunOnce(const Graph& graph, const Plan& plan, const BatchShape& shape,
   ModelState state;
   state.weights = weights.data();
   state.grads = outcome.grads.data();
-  Executor executor(graph, layout, state, arena.Take("schedule", schedule.arena_bytes),
-                    schedule.arena_bytes);
+  std::byte* region = arena.Take("schedule", schedule.arena_bytes);
+  Executor executor(graph, layout, state, region, schedule.arena_bytes);
   executor.set_poison(true);
+  if (between) {
+    executor.set_observer([&](const Schedule&, const Instr& instr, double) {
+      const bool last = instr.node == static_cast<int>(graph.nodes.size()) - 2;
+      if (last && instr.kind == InstrKind::kForward) between(schedule, region);
+    });
+  }
   const MicroBatch batch = {.ids = data.ids,
                             .targets = data.targets,
                             .positions = data.positions,
                             .boundaries = data.boundaries,
                             .loss_scale = 1.0f / static_cast<float>(data.valid),
-                            .loss_sum = &outcome.loss};
+                            .loss_sum = &outcome.loss,
+                            .seed = kSeed,
+                            .sample = kSample};
   executor.Run(schedule, batch, false);
   outcome.peak = executor.peak_bytes();
   EXPECT_EQ(outcome.peak, schedule.arena_bytes) << plan.name;
@@ -122,6 +136,87 @@ TEST_P(ExecutorPlans, EveryKeepOrRecomputePlanGivesTheSameBits) {
     EXPECT_TRUE(same(RunOnce(graph, RecomputePlan(graph, shape.sequences), shape, data)));
     for (uint64_t seed = 0; seed < 20; ++seed) {
       EXPECT_TRUE(same(RunOnce(graph, RandomPlan(graph, seed), shape, data))) << "plan " << seed;
+    }
+  }
+}
+
+// Any action for each value, made consistent.
+Plan RandomEncodedPlan(const Graph& graph, uint64_t seed) {
+  const std::vector<std::string> codecs = {"bf16", "int8", "int8/32+o2", "int4/32+o1", "int4+sr"};
+  Plan plan = KeepPlan(graph, 1);
+  const RandomStream random({.seed = seed});
+  for (size_t i = 0; i < graph.values.size(); ++i) {
+    const auto v = static_cast<ValueId>(i);
+    Action action;
+    if (const uint32_t pick = random.Bits(8 * i) % 4; pick == 0) {
+      action = Action::Recompute();
+    } else if (pick > 1) {
+      action = Action::Encode({});
+      for (size_t p = 0; p < graph.values[i].pieces.size(); ++p) {
+        const CodecSpec codec =
+            ParseCodec(codecs[random.Bits(8 * i + 1 + p) % codecs.size()], "test");
+        action.codecs.push_back(codec);
+        std::vector<int32_t> columns;
+        for (int c = 0; c < codec.outliers; ++c) columns.push_back(3 * c + 1);
+        action.outliers.push_back(columns);
+      }
+    }
+    if (WhyIllegal(graph, v, action).empty()) plan.actions[i] = action;
+  }
+  for (size_t v = 0; v < graph.values.size() && !WhyInconsistent(graph, plan).empty(); ++v) {
+    if (graph.values[v].kind() == "attn_out") plan.actions[v] = Action::Recompute();
+  }
+  EXPECT_EQ(WhyInconsistent(graph, plan), "");
+  return plan;
+}
+
+// Replaces what the forward pass left of each encoded value by what its codec makes of it.
+void EncodeInPlace(const Graph& graph, const Plan& plan, const Schedule& schedule,
+                   std::byte* region) {
+  const int64_t tokens = schedule.shape.tokens();
+  for (const Buffer& buffer : schedule.buffers) {
+    if (!buffer.kept || buffer.value < 0) continue;
+    const Action& action = plan.actions[buffer.value];
+    if (action.kind != Action::Kind::kEncode) continue;
+    auto* x = reinterpret_cast<float*>(region + buffer.offset);
+    const Value& value = graph.values[buffer.value];
+    for (size_t p = 0; p < action.codecs.size(); ++p) {
+      const EncodedShape shape = {action.codecs[p], tokens, value.pieces[p].cols,
+                                  action.outliers[p]};
+      std::vector<std::byte> bytes(EncodedBytes(shape.codec, tokens, shape.cols) + 64);
+      std::byte* out = bytes.data() + 64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64;
+      Encode(shape, x, value.cols,
+             {.seed = kSeed,
+              .purpose = RandomPurpose::kRounding,
+              .layer = static_cast<uint32_t>(buffer.value * kMaxOperands + p),
+              .step = kSample},
+             out);
+      Decode(shape, out, x, value.cols);
+      x += shape.cols;
+    }
+  }
+}
+
+// An encoded value is what its codec gives back, wherever it is read and by whatever path (decoded,
+// tile by tile, through what is computed again from it), and nothing else changes; the arena's peak
+// is the predicted one (RunOnce), and no buffer is read outside its lifetime.
+TEST_P(ExecutorPlans, EncodingAValueEqualsReplacingWhatWasKept) {
+  const Graph graph = TinyGraph(GetParam());
+  for (const BatchShape shape : {BatchShape{1, 17}, BatchShape{3, 32}}) {
+    const RandomBatch data(shape, 11);
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const Plan plan = RandomEncodedPlan(graph, seed);
+      Plan kept = plan;
+      for (Action& action : kept.actions) {
+        if (action.kind == Action::Kind::kEncode) action = {};
+      }
+      const Outcome want =
+          RunOnce(graph, kept, shape, data, [&](const Schedule& schedule, std::byte* region) {
+            EncodeInPlace(graph, plan, schedule, region);
+          });
+      const Outcome got = RunOnce(graph, plan, shape, data);
+      EXPECT_EQ(got.loss, want.loss);
+      EXPECT_TRUE(got.grads == want.grads) << "plan " << seed;
     }
   }
 }

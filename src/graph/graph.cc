@@ -67,6 +67,10 @@ void Graph::Verify() const {
     HAVERSACK_CHECK(cols.size() == node.outputs.size(), "node {}", node.name);
     for (size_t o = 0; o < cols.size(); ++o) {
       HAVERSACK_CHECK(values[node.outputs[o]].cols == cols[o], "node {} output {}", node.name, o);
+      int64_t packed = 0;
+      for (const Piece& piece : values[node.outputs[o]].pieces) packed += piece.cols;
+      HAVERSACK_CHECK(packed == cols[o], "{} packs {} of {} columns", values[node.outputs[o]].name,
+                      packed, cols[o]);
       HAVERSACK_CHECK(values[node.outputs[o]].producer == static_cast<int>(i), "node {}",
                       node.name);
     }
@@ -102,6 +106,7 @@ std::vector<ValueId> GraphBuilder::Apply(std::shared_ptr<const Op> op, const std
     value.name = o == 0 ? name : name + "." + output_suffixes.at(o - 1);
     value.layer = layer;
     value.cols = cols[o];
+    value.pieces = {{.name = std::string(value.kind()), .cols = cols[o]}};
     value.producer = id;
     outputs.push_back(static_cast<ValueId>(graph_.values.size()));
     graph_.values.push_back(std::move(value));
@@ -114,6 +119,10 @@ std::vector<ValueId> GraphBuilder::Apply(std::shared_ptr<const Op> op, const std
                           .params = std::move(params)});
   graph_.layers = std::max(graph_.layers, layer + 1);
   return outputs;
+}
+
+void GraphBuilder::Pack(ValueId value, std::vector<Piece> pieces) {
+  graph_.values[value].pieces = std::move(pieces);
 }
 
 Graph GraphBuilder::Build() && {

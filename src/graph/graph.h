@@ -23,10 +23,17 @@ using ValueId = int;
 using ParamId = int;
 using NodeId = int;
 
+// Columns that lie side by side in one value but are stored each in its own way.
+struct Piece {
+  std::string name;  // "gate"
+  int64_t cols = 0;
+};
+
 struct Value {
   std::string name;  // "blocks.3.gate_up"
   int layer = -1;    // block index, -1 outside the blocks
   int64_t cols = 0;
+  std::vector<Piece> pieces;  // what it packs, in order: q, k, v; itself where it packs nothing
   NodeId producer = -1;
   std::vector<NodeId> consumers;
   bool differentiable = false;  // some path from it leads to the loss
@@ -97,6 +104,8 @@ class GraphBuilder {
   std::vector<ValueId> Apply(std::shared_ptr<const Op> op, const std::string& name, int layer,
                              std::vector<ValueId> inputs, std::vector<ParamId> params,
                              const std::vector<std::string>& output_suffixes = {});
+  // Names what `value` packs; the columns add up to its own.
+  void Pack(ValueId value, std::vector<Piece> pieces);
   // Fills consumers, differentiability and saved values, and verifies.
   Graph Build() &&;
 

@@ -89,6 +89,7 @@ class RotaryDecoder {
         std::make_shared<QkvProjection>(config_.hidden, heads, config_.qkv_bias,
                                         config_.qk_norm ? nullptr : rope_, options_.compute),
         Name(layer, "qkv"), layer, {norm}, params)[0];
+    builder_.Pack(qkv, {{"q", q}, {"k", kv}, {"v", kv}});
     std::vector<ValueId> inputs = {qkv};
     if (config_.qk_norm) inputs.push_back(QueryKeyNorm(layer, qkv));
     const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
@@ -134,6 +135,7 @@ class RotaryDecoder {
     const ValueId gate_up = builder_.Apply(
         std::make_shared<Linear>(config_.hidden, 2 * ffn, config_.ffn_bias, options_.compute),
         Name(layer, "gate_up"), layer, {norm}, params)[0];
+    builder_.Pack(gate_up, {{"gate", ffn}, {"up", ffn}});
     const ValueId act = builder_.Apply(std::make_shared<Swiglu>(ffn), Name(layer, "swiglu"), layer,
                                        {gate_up}, {})[0];
     std::vector<ParamId> down = {Matrix(Name(layer, "down"), config_.hidden, ffn,

@@ -14,12 +14,23 @@ double Swiglu::forward_flops(const BatchShape& shape) const {
   return 6.0 * static_cast<double>(shape.tokens() * cols_);
 }
 
+size_t Swiglu::encoded_scratch(const BatchShape&) const {
+  return SwigluForwardEncodedScratch(cols_);
+}
+
 void Swiglu::Forward(const OpArgs& args) const {
+  if (!args.encoded[0].empty()) {
+    return SwigluForwardEncoded(args.encoded[0], args.tokens, cols_, args.out[0], args.scratch);
+  }
   SwigluForward(args.in[0], args.tokens, cols_, args.out[0]);
 }
 
 void Swiglu::Backward(const OpArgs& args) const {
   HAVERSACK_CHECK(!args.accumulate_in[0], "swiglu's input has no other consumer");
+  if (!args.encoded[0].empty()) {
+    return SwigluBackwardEncoded(args.grad_out[0], args.encoded[0], args.tokens, cols_,
+                                 args.grad_in[0]);
+  }
   SwigluBackward(args.grad_out[0], args.in[0], args.tokens, cols_, args.grad_in[0]);
 }
 

@@ -19,6 +19,8 @@ class Swiglu final : public Op {
   BackwardReads backward_reads() const override { return {.inputs = {0}, .outputs = {}}; }
   int in_place_gradient() const override { return 0; }
   bool cheap() const override { return true; }
+  bool reads_encoded(int) const override { return true; }
+  size_t encoded_scratch(const BatchShape& shape) const override;
   double forward_flops(const BatchShape& shape) const override;
   void Forward(const OpArgs& args) const override;
   void Backward(const OpArgs& args) const override;

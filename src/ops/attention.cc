@@ -37,6 +37,15 @@ BackwardReads Attention::backward_reads() const {
   return {.inputs = {0}, .outputs = {0, 1}};
 }
 
+std::pair<int64_t, int64_t> Attention::columns_read(int input, int64_t cols) const {
+  if (separate_qk_ && input == 0) return {(q_heads_ + kv_heads_) * head_dim_, cols};
+  return {0, cols};
+}
+
+Op::SensitiveInput Attention::sensitive_input() const {
+  return {.input = separate_qk_ ? 1 : 0, .begin = 0, .end = (q_heads_ + kv_heads_) * head_dim_};
+}
+
 size_t Attention::forward_scratch(const BatchShape& shape) const {
   return AttentionForwardScratch(shape_, shape.seq, NumThreads());
 }

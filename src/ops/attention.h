@@ -19,6 +19,8 @@ class Attention final : public Op {
   std::string signature() const override;
   std::vector<int64_t> output_cols() const override;
   BackwardReads backward_reads() const override;
+  std::pair<int64_t, int64_t> columns_read(int input, int64_t cols) const override;
+  SensitiveInput sensitive_input() const override;
   size_t forward_scratch(const BatchShape& shape) const override;
   size_t backward_scratch(const BatchShape& shape) const override;
   double forward_flops(const BatchShape& shape) const override;

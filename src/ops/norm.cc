@@ -15,6 +15,10 @@ size_t RmsNorm::backward_scratch(const BatchShape& shape) const {
   return RmsNormBackwardScratch(shape.tokens(), cols_);
 }
 
+size_t RmsNorm::encoded_scratch(const BatchShape& shape) const {
+  return RmsNormBackwardFromRowsScratch(shape.tokens(), cols_);
+}
+
 double RmsNorm::forward_flops(const BatchShape& shape) const {
   return 4.0 * static_cast<double>(shape.tokens() * cols_);
 }
@@ -24,10 +28,18 @@ void RmsNorm::Forward(const OpArgs& args) const {
 }
 
 void RmsNorm::Recompute(const OpArgs& args) const {
+  if (!args.encoded[0].empty()) {
+    return RmsNormRebuildEncoded(args.encoded[0][0], args.param[0], args.out[1], args.out[0]);
+  }
   RmsNormRebuild(args.in[0], args.param[0], args.out[1], args.tokens, cols_, args.out[0]);
 }
 
 void RmsNorm::Backward(const OpArgs& args) const {
+  if (!args.encoded[0].empty()) {
+    return RmsNormBackwardEncoded(args.grad_out[0], args.encoded[0][0], args.param[0], args.out[1],
+                                  args.grad_in[0], args.accumulate_in[0], args.grad_param[0],
+                                  args.accumulate_param[0], args.scratch);
+  }
   RmsNormBackward(args.grad_out[0], args.in[0], args.param[0], args.out[1], args.tokens, cols_,
                   args.grad_in[0], args.accumulate_in[0], args.grad_param[0],
                   args.accumulate_param[0], args.scratch);

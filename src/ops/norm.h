@@ -20,6 +20,8 @@ class RmsNorm final : public Op {
   std::vector<int64_t> output_cols() const override { return {cols_, 1}; }
   BackwardReads backward_reads() const override { return {.inputs = {0}, .outputs = {1}}; }
   bool cheap() const override { return true; }
+  bool reads_encoded(int) const override { return true; }
+  size_t encoded_scratch(const BatchShape& shape) const override;
   size_t backward_scratch(const BatchShape& shape) const override;
   double forward_flops(const BatchShape& shape) const override;
   void Forward(const OpArgs& args) const override;
@@ -69,6 +71,9 @@ class QkNormRope final : public Op {
   std::string signature() const override;
   std::vector<int64_t> output_cols() const override;
   BackwardReads backward_reads() const override { return {.inputs = {0}, .outputs = {1}}; }
+  std::pair<int64_t, int64_t> columns_read(int, int64_t) const override {
+    return {0, (q_heads_ + kv_heads_) * head_dim_};
+  }
   bool cheap() const override { return true; }
   size_t backward_scratch(const BatchShape& shape) const override;
   double forward_flops(const BatchShape& shape) const override;

@@ -12,7 +12,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "codec/fused.h"
 
 namespace haversack {
 
@@ -32,6 +35,10 @@ struct MicroBatch {
   std::span<const int32_t> boundaries;  // segment starts, first 0, last = tokens
   float loss_scale = 1;                 // 1 / valid targets of the whole optimizer step
   double* loss_sum = nullptr;           // += sum over valid targets of -log p(target)
+  // Keys of the random numbers that codecs round by: the run's seed, and the index in the order of
+  // the data of this micro-batch's first sequence.
+  uint64_t seed = 0;
+  uint64_t sample = 0;
 };
 
 inline constexpr size_t kMaxOperands = 4;
@@ -49,6 +56,8 @@ struct OpArgs {
   int64_t tokens = 0;
   // Per operand; null where the schedule says that it is not needed.
   std::array<const float*, kMaxOperands> in{};
+  // In place of `in` where that is null and the op `reads_encoded`.
+  std::array<std::span<const EncodedColumns>, kMaxOperands> encoded{};
   std::array<float*, kMaxOperands> out{};
   std::array<const float*, kMaxOperands> param{};
   std::array<float*, kMaxOperands> grad_out{};  // may be used as scratch by the backward
@@ -83,6 +92,23 @@ class Op {
   virtual int in_place_gradient() const { return -1; }
   // Outputs are rebuilt by one element-wise pass over the inputs: never worth keeping.
   virtual bool cheap() const { return false; }
+  // Whether recompute and backward can read this input encoded, tile by tile, so that the decoded
+  // tensor never exists.
+  virtual bool reads_encoded(int /*input*/) const { return false; }
+  // Scratch of a recompute or backward that reads an input encoded.
+  virtual size_t encoded_scratch(const BatchShape&) const { return 0; }
+  // Columns [first, second) of an input that the op looks at, of `cols`.
+  virtual std::pair<int64_t, int64_t> columns_read(int /*input*/, int64_t cols) const {
+    return {0, cols};
+  }
+  // The columns that the op's stored outputs must have been computed from for its backward to make
+  // sense: a log-sum-exp of other queries and keys no longer normalises. Where they are stored in
+  // fewer bits than bf16 the op has to run again. `input` -1: none.
+  struct SensitiveInput {
+    int input = -1;
+    int64_t begin = 0, end = 0;
+  };
+  virtual SensitiveInput sensitive_input() const { return {}; }
   // The op computes a loss: its forward writes its inputs' gradients too, over the inputs
   // themselves.
   virtual bool is_loss() const { return false; }

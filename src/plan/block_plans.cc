@@ -17,7 +17,7 @@ struct OpenValue {
 };
 
 std::vector<OpenValue> OpenValues(const Graph& graph) {
-  const Action recompute = {.kind = Action::Kind::kRecompute, .codec = {}};
+  const Action recompute = Action::Recompute();
   std::vector<OpenValue> open;
   for (size_t i = 0; i < graph.values.size(); ++i) {
     const auto v = static_cast<ValueId>(i);

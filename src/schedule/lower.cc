@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +19,9 @@ class Lowering {
       : graph_(graph), plan_(plan) {
     schedule_.mode = mode;
     schedule_.shape = shape;
+    schedule_.encodings.resize(graph.values.size());
     current_.assign(graph.values.size(), kNoBuffer);
+    encoded_.assign(graph.values.size(), kNoBuffer);
     gradient_.assign(graph.values.size(), kNoBuffer);
     param_gradient_.assign(graph.params.size(), kNoBuffer);
     param_written_.assign(graph.params.size(), false);
@@ -116,27 +119,87 @@ class Lowering {
     }
     const Action& action = plan_.actions.at(v);
     if (action.kind == Action::Kind::kKeep) return;
-    HAVERSACK_CHECK(action.kind == Action::Kind::kRecompute, "{}: no codec {}", value.name,
-                    action.codec);
+    if (action.kind == Action::Kind::kEncode) EmitEncode(v, action);
     current_[v] = kNoBuffer;
+  }
+
+  // Columns that are not measured yet are the first ones: sizes and costs do not depend on which.
+  static std::vector<int32_t> OutliersOf(const Action& action, size_t piece) {
+    if (!action.outliers.empty()) return action.outliers.at(piece);
+    std::vector<int32_t> columns(action.codecs[piece].outliers);
+    std::iota(columns.begin(), columns.end(), 0);
+    return columns;
+  }
+
+  void EmitEncode(ValueId v, const Action& action) {
+    const Value& value = graph_.values[v];
+    HAVERSACK_CHECK(action.codecs.size() == value.pieces.size(), "{}: {} codecs", value.name,
+                    action.codecs.size());
+    int64_t bytes = 0, first = 0;
+    for (size_t p = 0; p < value.pieces.size(); ++p) {
+      const int64_t cols = value.pieces[p].cols;
+      schedule_.encodings[v].push_back({.codec = action.codecs[p],
+                                        .first = first,
+                                        .cols = cols,
+                                        .offset = bytes,
+                                        .outliers = OutliersOf(action, p)});
+      first += cols;
+      bytes += static_cast<int64_t>(EncodedBytes(action.codecs[p], schedule_.shape.tokens(), cols));
+    }
+    Instr instr{.kind = InstrKind::kEncode, .value = v};
+    instr.in[0] = current_[v];
+    instr.out[0] = encoded_[v] = NewBuffer(value.name + ":encoded", BufferKind::kEncoded, bytes);
+    schedule_.buffers[encoded_[v]].value = v;
+    Emit(instr);
+  }
+
+  void EmitDecode(ValueId v) {
+    Instr instr{.kind = InstrKind::kDecode, .value = v};
+    instr.in[0] = encoded_[v];
+    instr.out[0] = current_[v] = NewValueBuffer(v, ":decoded");
+    Emit(instr);
   }
 
   // Makes `v` readable by the next instruction and returns its buffer.
   BufferId Materialise(ValueId v) {
-    if (current_[v] == kNoBuffer) RecomputeNode(graph_.values[v].producer);
+    if (current_[v] == kNoBuffer) {
+      if (encoded_[v] != kNoBuffer) {
+        EmitDecode(v);
+      } else {
+        RecomputeNode(graph_.values[v].producer);
+      }
+    }
     return current_[v];
+  }
+
+  // Binds input `i` of a recompute or backward: encoded where the op can read it so and nothing has
+  // decoded it.
+  void BindInput(const Node& node, int i, Instr& instr) {
+    const ValueId v = node.inputs[i];
+    if (current_[v] == kNoBuffer && encoded_[v] != kNoBuffer && node.op->reads_encoded(i)) {
+      instr.in[i] = encoded_[v];
+      instr.encoded_in[i] = v;
+    } else {
+      instr.in[i] = Materialise(v);
+    }
+  }
+
+  static bool ReadsEncoded(const Instr& instr) {
+    return std::ranges::any_of(instr.encoded_in, [](ValueId v) { return v >= 0; });
   }
 
   void RecomputeNode(NodeId n) {
     const Node& node = graph_.nodes[n];
     Instr instr{.kind = InstrKind::kRecompute, .node = n};
-    for (size_t i = 0; i < node.inputs.size(); ++i) instr.in[i] = Materialise(node.inputs[i]);
+    for (size_t i = 0; i < node.inputs.size(); ++i) BindInput(node, static_cast<int>(i), instr);
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId v = node.outputs[o];
       if (current_[v] == kNoBuffer) current_[v] = NewValueBuffer(v, ":again");
       instr.out[o] = current_[v];
     }
-    instr.scratch = Scratch(node.op->forward_scratch(schedule_.shape), node);
+    instr.scratch = Scratch(ReadsEncoded(instr) ? node.op->encoded_scratch(schedule_.shape)
+                                                : node.op->forward_scratch(schedule_.shape),
+                            node);
     Emit(instr);
     DropCheap(node.inputs);
   }
@@ -144,7 +207,8 @@ class Lowering {
   // An element-wise rebuild is cheaper to repeat than to hold until its next use.
   void DropCheap(const std::vector<ValueId>& values) {
     for (const ValueId v : values) {
-      if (graph_.IsCheap(v) && plan_.actions.at(v).kind == Action::Kind::kRecompute) current_[v] = kNoBuffer;
+      if (graph_.IsCheap(v) && plan_.actions.at(v).kind == Action::Kind::kRecompute)
+        current_[v] = kNoBuffer;
     }
   }
 
@@ -152,7 +216,7 @@ class Lowering {
     const Node& node = graph_.nodes[n];
     Instr instr{.kind = InstrKind::kBackward, .node = n};
     const BackwardReads reads = node.op->backward_reads();
-    for (const int i : reads.inputs) instr.in[i] = Materialise(node.inputs[i]);
+    for (const int i : reads.inputs) BindInput(node, i, instr);
     for (const int o : reads.outputs) instr.out[o] = Materialise(node.outputs[o]);
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       if (graph_.values[node.outputs[o]].differentiable) {
@@ -163,7 +227,9 @@ class Lowering {
     }
     for (size_t i = 0; i < node.inputs.size(); ++i) BindInputGradient(node, i, instr);
     BindParamGradients(node, instr);
-    instr.scratch = Scratch(node.op->backward_scratch(schedule_.shape), node);
+    instr.scratch = Scratch(ReadsEncoded(instr) ? node.op->encoded_scratch(schedule_.shape)
+                                                : node.op->backward_scratch(schedule_.shape),
+                            node);
     Emit(instr);
     EmitUpdates(node);
     for (const int i : reads.inputs) DropCheap({node.inputs[i]});
@@ -180,7 +246,8 @@ class Lowering {
     }
     if (gradient_[v] != kNoBuffer) {
       instr.accumulate_in[i] = true;
-    } else if (static_cast<int>(i) == node.op->in_place_gradient() && LastReadOf(v, node)) {
+    } else if (static_cast<int>(i) == node.op->in_place_gradient() && instr.encoded_in[i] < 0 &&
+               LastReadOf(v, node)) {
       gradient_[v] = instr.in[i];
       current_[v] = kNoBuffer;
     } else {
@@ -242,8 +309,8 @@ class Lowering {
   const Plan& plan_;
   Schedule schedule_;
   int first_backward_ = 0;
-  // By value: the buffer that holds it now, its gradient.
-  std::vector<BufferId> current_, gradient_;
+  // By value: the buffer that holds it now, its encoded form, its gradient.
+  std::vector<BufferId> current_, encoded_, gradient_;
   // By parameter.
   std::vector<BufferId> param_gradient_;
   std::vector<bool> param_written_;

@@ -38,8 +38,8 @@ enum class InstrKind {
   kForward,    // run the node's op; for the loss, with its backward
   kRecompute,  // run it again for outputs that were dropped
   kBackward,
-  kEncode,  // in[0] -> out[0]
-  kDecode,
+  kEncode,  // `value`: in[0] -> out[0]
+  kDecode,  // likewise
   kUpdate,  // optimizer step of `param` with the gradient in_param: fused update only
 };
 std::string_view ToText(InstrKind kind);
@@ -53,6 +53,8 @@ struct Instr {
   ValueId value = -1;  // kEncode, kDecode
   ParamId param = -1;  // kUpdate
   BufferSlots in = kNoSlots;
+  // Values whose encoded form the buffer of the same slot of `in` holds; -1: it holds plain f32.
+  std::array<ValueId, kMaxOperands> encoded_in = {-1, -1, -1, -1};
   BufferSlots out = kNoSlots;
   BufferSlots grad_in = kNoSlots;
   BufferSlots grad_out = kNoSlots;
@@ -70,11 +72,21 @@ enum class ScheduleMode {
   kEvaluate,     // forward only
 };
 
+// How one piece of a value is stored.
+struct EncodedPiece {
+  CodecSpec codec;
+  int64_t first = 0;  // column of the value
+  int64_t cols = 0;
+  int64_t offset = 0;  // in the value's encoded buffer, bytes
+  std::vector<int32_t> outliers;
+};
+
 struct Schedule {
   ScheduleMode mode = ScheduleMode::kTrain;
   BatchShape shape;
   std::vector<Buffer> buffers;
   std::vector<Instr> instrs;
+  std::vector<std::vector<EncodedPiece>> encodings;  // by ValueId; empty where it is not encoded
   int64_t arena_bytes = 0;  // end of the highest buffer: what the arena must hold
   int64_t live_bytes = 0;   // largest sum of live buffers: a lower bound of any packing
 
