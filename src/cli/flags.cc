@@ -2,6 +2,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "plan/actions.h"
 
 namespace haversack {
 namespace {
@@ -58,6 +60,19 @@ std::string OnOneLine(std::string text) {
   }
   while (!text.empty() && text.back() == ' ') text.pop_back();
   return text;
+}
+
+std::optional<double> ParseNoiseShare(const std::string& text) {
+  if (text == "none") return std::nullopt;
+  double share = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (error != std::errc() || end != text.data() + text.size() || !(share > 0)) {
+    throw UserError(ExitCode::kUsage,
+                    "--noise-share: '{}' is neither a number above 0, such as 0.01, nor none; for "
+                    "no compression at all pass --exact",
+                    text);
+  }
+  return share;
 }
 
 }  // namespace
@@ -126,6 +141,23 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--plan", o.plan, "what to keep for the backward pass")
       ->type_name("auto|keep|recompute|FILE")
       ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--actions",
+         [&o](const std::string& text) {
+           ParseActions(text, "--actions");
+           o.actions = text;
+         },
+         "what --plan auto may do with saved values (default: " + o.actions + ")")
+      ->type_name("A,B...");
+  app.add_flag_callback(
+         "--exact", [&o] { o.actions = "keep,recompute"; },
+         "no compression: --actions keep,recompute")
+      ->excludes("--actions");
+  app.add_option_function<std::string>(
+         "--noise-share", [&o](const std::string& text) { o.noise_share = ParseNoiseShare(text); },
+         "most that compression may add to the gradient's sampling variance, as a share of it "
+         "(default: 0.01)")
+      ->type_name("X|none");
   app.add_option("--loss-chunk", o.loss_chunk, "tokens whose logits exist at once")
       ->check(positive)
       ->capture_default_str();

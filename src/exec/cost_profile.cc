@@ -15,13 +15,33 @@
 namespace haversack {
 namespace {
 
+// "384 bf16,192 int8": the pieces of an encoded value.
+std::string Encoding(const Schedule& schedule, ValueId v) {
+  std::string text;
+  for (const EncodedPiece& piece : schedule.encodings[v]) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ",", piece.cols, piece.codec.ToText());
+  }
+  return text;
+}
+
+// Empty for what is not measured: updates.
 std::string Key(const Graph& graph, const Schedule& schedule, const Instr& instr) {
+  const auto [sequences, seq] = schedule.shape;
+  if (instr.kind == InstrKind::kEncode || instr.kind == InstrKind::kDecode) {
+    return fmt::format("{}({}) {}x{}", ToText(instr.kind), Encoding(schedule, instr.value),
+                       sequences, seq);
+  }
+  if (instr.node < 0) return "";
   const Op& op = *graph.nodes[instr.node].op;
   // Running an op again is the same work as running it, but for the cheap ones, which have
   // shortcuts.
   const bool same = instr.kind == InstrKind::kRecompute && !op.cheap();
-  return fmt::format("{} {} {}x{}", op.signature(), ToText(same ? InstrKind::kForward : instr.kind),
-                     schedule.shape.sequences, schedule.shape.seq);
+  std::string reads;
+  for (const ValueId v : instr.encoded_in) {
+    if (v >= 0) reads += fmt::format(" from {}", Encoding(schedule, v));
+  }
+  return fmt::format("{} {}{} {}x{}", op.signature(),
+                     ToText(same ? InstrKind::kForward : instr.kind), reads, sequences, seq);
 }
 
 }  // namespace
@@ -54,21 +74,27 @@ void CostProfile::Save(const std::string& path) const {
 }
 
 void CostProfile::Measure(const Graph& graph, const Schedule& schedule, Executor& executor,
-                          const MicroBatch& batch, int repetitions) {
+                          const MicroBatch& batch, int repetitions, int known_repetitions) {
   std::set<std::string> done;
   for (const Instr& instr : schedule.instrs) {
-    if (instr.node < 0) continue;
     const std::string key = Key(graph, schedule, instr);
-    if (!done.insert(key).second) continue;
-    // A known cost is measured once more: one that was taken on a busy machine mends itself.
+    if (key.empty() || !done.insert(key).second) continue;
+    // A cost that was taken on a busy machine mends itself where it is measured again.
     const auto known = seconds_.find(key);
     double best = std::numeric_limits<double>::infinity();
     if (known != seconds_.end()) best = known->second;
-    for (int i = 0; i < (known == seconds_.end() ? repetitions : 1); ++i) {
+    for (int i = 0; i < (known == seconds_.end() ? repetitions : known_repetitions); ++i) {
       best = std::min(best, executor.Time(schedule, instr, batch));
     }
     seconds_[key] = best;
   }
+}
+
+bool CostProfile::Knows(const Graph& graph, const Schedule& schedule) const {
+  return std::ranges::all_of(schedule.instrs, [&](const Instr& instr) {
+    const std::string key = Key(graph, schedule, instr);
+    return key.empty() || seconds_.contains(key);
+  });
 }
 
 void CostProfile::Set(const Graph& graph, const Schedule& schedule, const Instr& instr,
@@ -78,7 +104,6 @@ void CostProfile::Set(const Graph& graph, const Schedule& schedule, const Instr&
 
 double CostProfile::Seconds(const Graph& graph, const Schedule& schedule,
                             const Instr& instr) const {
-  if (instr.node < 0) return 0;
   const auto found = seconds_.find(Key(graph, schedule, instr));
   return found == seconds_.end() ? 0 : found->second;
 }

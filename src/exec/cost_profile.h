@@ -19,11 +19,14 @@ class CostProfile {
   // Replaces the file in one step; a cache that cannot be written is not an error.
   void Save(const std::string& path) const;
 
-  // Runs each distinct instruction of `schedule` alone, `repetitions` times on whatever the buffers
-  // hold, and keeps the fastest; one whose cost is known runs once more, so that whatever the
-  // libraries allocate for it is resident afterwards. Gradients in the model state are overwritten.
+  // Runs each distinct instruction (updates excepted) of `schedule` alone, `repetitions` times on whatever the buffers
+  // hold, and keeps the fastest; one whose cost is known runs `known_repetitions` times. Gradients
+  // in the model state are overwritten.
   void Measure(const Graph& graph, const Schedule& schedule, Executor& executor,
-               const MicroBatch& batch, int repetitions);
+               const MicroBatch& batch, int repetitions, int known_repetitions);
+
+  // Whether the cost of every instruction is known.
+  bool Knows(const Graph& graph, const Schedule& schedule) const;
 
   void Set(const Graph& graph, const Schedule& schedule, const Instr& instr, double seconds);
   // Of one instruction; 0 for what is not measured (updates).

@@ -1,36 +1,19 @@
 #include "plan/block_plans.h"
 
 #include <algorithm>
-#include <map>
-#include <string_view>
+#include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "plan/noise.h"
 
 namespace haversack {
 namespace {
 
-// Values of the block whose action is open, with what may be done to each.
-struct OpenValue {
-  ValueId value = -1;
-  std::vector<Action> actions;
-};
-
-std::vector<OpenValue> OpenValues(const Graph& graph) {
-  const Action recompute = Action::Recompute();
-  std::vector<OpenValue> open;
-  for (size_t i = 0; i < graph.values.size(); ++i) {
-    const auto v = static_cast<ValueId>(i);
-    if (graph.values[i].layer < 0 || !graph.values[i].saved || graph.IsCheap(v)) continue;
-    if (!WhyIllegal(graph, v, recompute).empty()) continue;
-    if (graph.nodes[graph.values[i].consumers.back()].layer < 0) continue;  // the block's output
-    open.push_back({.value = v, .actions = {Action{}, recompute}});
-  }
-  return open;
-}
-
 bool InBlock(const Graph& graph, const Instr& instr) {
-  return instr.node >= 0 && graph.nodes[instr.node].layer >= 0;
+  if (instr.node >= 0) return graph.nodes[instr.node].layer >= 0;
+  return instr.value >= 0;  // only blocks' values are encoded
 }
 
 // A value that the block stores for its own backward: of its own, or its input. Its output, which
@@ -57,12 +40,12 @@ int LossInstruction(const Schedule& schedule, const Graph& graph) {
   return i;
 }
 
-BlockPlan Simulate(const Graph& graph, Plan& plan, const BatchShape& shape, ScheduleMode mode,
+BlockPlan Simulate(const Graph& graph, const Plan& plan, const BatchShape& shape, ScheduleMode mode,
                    const CostProfile& profile, BlockMenu& menu) {
   const Schedule schedule = LowerWithoutOffsets(graph, plan, shape, mode);
   const std::vector<LiveBytes> live = SimulateMemory(schedule);
   const int loss = LossInstruction(schedule, graph);
-  BlockPlan block{.actions = plan.actions, .stored = StoredBytes(schedule, graph)};
+  BlockPlan block{.actions = plan.actions, .encoded = {}, .stored = StoredBytes(schedule, graph)};
   bool after_block = false;
   for (int i = 0; i < static_cast<int>(schedule.instrs.size()); ++i) {
     const Instr& instr = schedule.instrs[i];
@@ -78,59 +61,122 @@ BlockPlan Simulate(const Graph& graph, Plan& plan, const BatchShape& shape, Sche
   return block;
 }
 
-bool Dominates(const BlockPlan& a, const BlockPlan& b) {
-  return a.seconds <= b.seconds && a.stored <= b.stored && a.forward_peak <= b.forward_peak &&
-         a.backward_peak <= b.backward_peak;
+// Whether the block computes a product or attention a second time from `v`: a value on the way up
+// from one that is recomputed, before anything stored.
+bool ComputedAgainFrom(const Graph& graph, const Plan& plan, ValueId v) {
+  // By value: some costly recomputation below it stems from `v`.
+  std::vector<bool> stems(graph.values.size(), false);
+  stems[v] = true;
+  for (const Node& node : graph.nodes) {
+    if (node.layer < 0) continue;
+    const bool from = std::ranges::any_of(node.inputs, [&](ValueId i) { return stems[i]; });
+    if (!from) continue;
+    for (const ValueId output : node.outputs) {
+      const Value& value = graph.values[output];
+      const bool again =
+          !value.saved || plan.actions[output].kind == Action::Kind::kRecompute;
+      if (!again || graph.IsRowStatistic(output)) continue;
+      if (value.saved && !graph.IsCheap(output)) return true;
+      stems[output] = true;
+    }
+  }
+  return false;
 }
 
-void KeepUndominated(std::vector<BlockPlan>& plans) {
-  std::stable_sort(plans.begin(), plans.end(), [](const BlockPlan& a, const BlockPlan& b) {
-    return std::pair(a.seconds, a.stored) < std::pair(b.seconds, b.stored);
-  });
-  std::vector<BlockPlan> kept;
-  for (BlockPlan& plan : plans) {
-    const bool beaten = std::any_of(kept.begin(), kept.end(),
-                                    [&](const BlockPlan& other) { return Dominates(other, plan); });
-    if (!beaten) kept.push_back(std::move(plan));
+std::vector<EncodedChoice> EncodedChoices(const Graph& graph, const Plan& plan,
+                                          const std::vector<OpenValue>& open) {
+  std::vector<EncodedChoice> choices;
+  for (size_t i = 0; i < open.size(); ++i) {
+    const Action& action = plan.actions[open[i].value];
+    if (action.kind != Action::Kind::kEncode) continue;
+    const auto found = std::ranges::find(open[i].actions, action);
+    choices.push_back({.open = static_cast<int>(i),
+                       .action = static_cast<int>(found - open[i].actions.begin()),
+                       .again = ComputedAgainFrom(graph, plan, open[i].value)});
   }
-  plans = std::move(kept);
+  return choices;
 }
 
 }  // namespace
 
-BlockMenu EnumerateBlockPlans(const Graph& graph, const BatchShape& shape, ScheduleMode mode,
-                              const CostProfile& profile) {
+int64_t BlockPlan::PeakOf(int layers) const {
+  return (layers - 1) * stored + std::max(forward_peak, backward_peak);
+}
+
+std::vector<Plan> AllBlockPlans(const Graph& graph, const std::vector<OpenValue>& open,
+                                int64_t micro_batch) {
   HAVERSACK_CHECK(graph.layers == 1, "{} layers", graph.layers);
-  const std::vector<OpenValue> open = OpenValues(graph);
-  BlockMenu menu;
-  Plan plan = KeepPlan(graph, shape.sequences);
+  std::vector<Plan> plans;
+  Plan plan = KeepPlan(graph, micro_batch);
   std::vector<size_t> digits(open.size(), 0);
   while (true) {
     for (size_t i = 0; i < open.size(); ++i) {
       plan.actions[open[i].value] = open[i].actions[digits[i]];
     }
-    menu.plans.push_back(Simulate(graph, plan, shape, mode, profile, menu));
+    if (WhyInconsistent(graph, plan).empty()) plans.push_back(plan);
     size_t i = 0;
     while (i < open.size() && ++digits[i] == open[i].actions.size()) digits[i++] = 0;
-    if (i == open.size()) break;
+    if (i == open.size()) return plans;
   }
-  KeepUndominated(menu.plans);
+}
+
+BlockMenu EnumerateBlockPlans(const Graph& graph, const BatchShape& shape, ScheduleMode mode,
+                              const ActionSet& allowed, const CostProfile& profile) {
+  BlockMenu menu;
+  menu.open = OpenValues(graph, allowed);
+  for (const Plan& plan : AllBlockPlans(graph, menu.open, shape.sequences)) {
+    menu.plans.push_back(Simulate(graph, plan, shape, mode, profile, menu));
+    menu.plans.back().encoded = EncodedChoices(graph, plan, menu.open);
+  }
   return menu;
+}
+
+std::vector<int> Undominated(const BlockMenu& menu, const std::vector<double>& noise, int layers,
+                             size_t most) {
+  std::vector<int> order;
+  for (size_t i = 0; i < menu.plans.size(); ++i) {
+    if (std::isfinite(noise[i])) order.push_back(static_cast<int>(i));
+  }
+  if (order.empty()) return order;
+  const auto rank = [&](int i) {
+    const BlockPlan& plan = menu.plans[i];
+    return std::tuple(plan.seconds, plan.stored, std::max(plan.forward_peak, plan.backward_peak));
+  };
+  std::ranges::stable_sort(order, {}, rank);
+  const auto smallest = std::ranges::min_element(
+      order, {}, [&](int i) { return std::pair(menu.plans[i].PeakOf(layers), noise[i]); });
+  const int least = *smallest;
+  std::vector<int> kept;
+  for (double slack = 1; ; slack = slack == 1 ? 1.001 : 1 + 2 * (slack - 1)) {
+    const auto dominates = [&](int i, int j) {
+      const BlockPlan& a = menu.plans[i];
+      const BlockPlan& b = menu.plans[j];
+      const auto below = [&](auto x, auto y) {
+        return static_cast<double>(x) <= slack * static_cast<double>(y);
+      };
+      return below(a.seconds, b.seconds) && below(a.stored, b.stored) &&
+             below(a.forward_peak, b.forward_peak) && below(a.backward_peak, b.backward_peak) &&
+             below(noise[i], noise[j] + (slack - 1) * 1e-4);
+    };
+    kept.clear();
+    for (const int i : order) {
+      const bool beaten = std::ranges::any_of(kept, [&](int k) { return dominates(k, i); });
+      if (!beaten || i == least) kept.push_back(i);
+    }
+    if (kept.size() <= most) return kept;
+    order = kept;
+  }
 }
 
 Plan ExpandBlockPlans(const Graph& whole, const Graph& one_block, const BlockMenu& menu,
                       const std::vector<int>& choice, int64_t micro_batch) {
-  std::map<std::string_view, ValueId> by_kind;
-  for (size_t v = 0; v < one_block.values.size(); ++v) {
-    if (one_block.values[v].layer >= 0) by_kind[one_block.values[v].kind()] = static_cast<int>(v);
-  }
   Plan plan = KeepPlan(whole, micro_batch);
   plan.name = "auto";
-  for (size_t v = 0; v < whole.values.size(); ++v) {
-    const Value& value = whole.values[v];
-    if (value.layer < 0 || !value.saved) continue;
-    const Action& action = menu.plans[choice.at(value.layer)].actions[by_kind.at(value.kind())];
-    if (WhyIllegal(whole, static_cast<ValueId>(v), action).empty()) plan.actions[v] = action;
+  for (int layer = 0; layer < whole.layers; ++layer) {
+    const BlockPlan& block = menu.plans[choice.at(layer)];
+    for (const OpenValue& open : menu.open) {
+      plan.actions[ValueInLayer(whole, one_block, open.value, layer)] = block.actions[open.value];
+    }
   }
   return plan;
 }

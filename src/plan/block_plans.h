@@ -1,6 +1,6 @@
 // The ways to run one block, each lowered and simulated alone with the lowering and simulator that
-// the run uses; so re-run chains, shared re-runs and transients are facts of a candidate, not
-// approximations.
+// the run uses; so re-run chains, shared re-runs, decodes and transients are facts of a candidate,
+// not approximations.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,52 @@
 
 #include "exec/cost_profile.h"
 #include "graph/graph.h"
+#include "plan/actions.h"
 #include "schedule/schedule.h"
 
 namespace haversack {
 
+// An encoded value of a block plan.
+struct EncodedChoice {
+  int open = -1;       // index into BlockMenu::open
+  int action = -1;     // index into its actions
+  bool again = false;  // a product or attention is computed a second time from it
+};
+
 struct BlockPlan {
-  // By ValueId of the one-block graph; meaningful for its block's saved values.
+  // By ValueId of the one-block graph; meaningful for its open values.
   std::vector<Action> actions;
+  std::vector<EncodedChoice> encoded;
   int64_t stored = 0;         // bytes from the block's forward to its backward, its input included
   int64_t forward_peak = 0;   // most bytes during its forward, above what earlier blocks stored
   int64_t backward_peak = 0;  // most bytes during its backward, likewise
   double seconds = 0;         // forward and backward
+
+  // Most bytes that `layers` blocks of this plan need, the head aside.
+  int64_t PeakOf(int layers) const;
 };
 
 struct BlockMenu {
-  std::vector<BlockPlan> plans;  // undominated, by ascending seconds
-  int64_t head_peak = 0;         // most bytes outside the blocks, above what the blocks stored
+  std::vector<OpenValue> open;
+  std::vector<BlockPlan> plans;
+  int64_t head_peak = 0;  // most bytes outside the blocks, above what the blocks stored
 };
 
-// Enumerates the plans of the only block of `graph` (a model of one layer) at `shape`, priced by
-// `profile`, and drops those that another plan beats in every respect.
-BlockMenu EnumerateBlockPlans(const Graph& graph, const BatchShape& shape, ScheduleMode mode,
-                              const CostProfile& profile);
+// Every consistent plan of the only block of `graph` (a model of one layer).
+std::vector<Plan> AllBlockPlans(const Graph& graph, const std::vector<OpenValue>& open,
+                                int64_t micro_batch);
 
-// The plan of a whole model whose block i runs as `choice[i]`.
+// Simulates them at `shape`, priced by `profile`, in no particular order.
+BlockMenu EnumerateBlockPlans(const Graph& graph, const BatchShape& shape, ScheduleMode mode,
+                              const ActionSet& allowed, const CostProfile& profile);
+
+// The indices of the plans with finite noise that no other beats in every respect, `noise` (by plan) included, by
+// ascending seconds. Where more than `most` are left, differences of a few per mille up to a few per
+// cent count as none until there are that few; the plan that needs least is always among them.
+std::vector<int> Undominated(const BlockMenu& menu, const std::vector<double>& noise, int layers,
+                             size_t most);
+
+// The plan of a whole model whose block i runs as menu.plans[choice[i]].
 Plan ExpandBlockPlans(const Graph& whole, const Graph& one_block, const BlockMenu& menu,
                       const std::vector<int>& choice, int64_t micro_batch);
 

@@ -33,16 +33,18 @@ struct BlankBatch {
   std::vector<int32_t> ids, targets, positions, boundaries;
 };
 
-// Costs into `profile`; every distinct product of the schedule has run afterwards.
-void MeasureSchedule(const Graph& graph, const ParamLayout& layout, const Schedule& schedule,
-                     CostProfile& profile) {
-  Arena arena(2 * layout.bytes() + schedule.arena_bytes + 4096);
+// Costs into `profile`: all of the first schedule, so that whatever the libraries allocate for its
+// products is resident afterwards, and what is not known of the others.
+void MeasureSchedules(const Graph& graph, const ParamLayout& layout,
+                      const std::vector<Schedule>& schedules, CostProfile& profile) {
+  int64_t bytes = 0;
+  for (const Schedule& schedule : schedules) bytes = std::max(bytes, schedule.arena_bytes);
+  Arena arena(2 * layout.bytes() + bytes + 4096);
   ModelState state;
   state.weights = reinterpret_cast<float*>(arena.Take("weights", layout.bytes()));
   state.grads = reinterpret_cast<float*>(arena.Take("gradients", layout.bytes()));
-  Executor executor(graph, layout, state, arena.Take("schedule", schedule.arena_bytes),
-                    schedule.arena_bytes);
-  const BlankBatch blank(schedule.shape);
+  Executor executor(graph, layout, state, arena.Take("schedule", bytes), bytes);
+  const BlankBatch blank(schedules.front().shape);
   double loss = 0;
   const MicroBatch batch = {.ids = blank.ids,
                             .targets = blank.targets,
@@ -50,7 +52,10 @@ void MeasureSchedule(const Graph& graph, const ParamLayout& layout, const Schedu
                             .boundaries = blank.boundaries,
                             .loss_scale = 1,
                             .loss_sum = &loss};
-  profile.Measure(graph, schedule, executor, batch, kRepetitions);
+  for (const Schedule& schedule : schedules) {
+    profile.Measure(graph, schedule, executor, batch, kRepetitions,
+                    &schedule == &schedules.front() ? 1 : 0);
+  }
 }
 
 }  // namespace
@@ -80,17 +85,10 @@ Candidates::Candidates(const ModelConfig& config, const Graph& graph, const Para
     if (request.fused_update && micro_batch != request.batch) continue;
     Size size;
     size.micro_batch = micro_batch;
-    const bool automatic = request.plan_name == "auto" && !request.plan;
-    Plan least = automatic ? RecomputePlan(graph, micro_batch) : FixedPlan(graph, micro_batch);
-    Schedule schedule = Lower(graph, least, ShapeOf(size), mode_);
-    size.least_bytes = schedule.arena_bytes;
-    const int64_t most =
-        automatic ? Lower(graph, KeepPlan(graph, micro_batch), ShapeOf(size), mode_).arena_bytes
-                  : size.least_bytes;
-    largest_arena_bytes_ = std::max(largest_arena_bytes_, state_bytes_ + most);
-    if (sizes_.empty() || size.least_bytes < smallest_.schedule.arena_bytes) {
-      smallest_ = MakeCandidate(std::move(least), std::move(schedule), 0);
-    }
+    const Plan most = request.automatic() ? KeepPlan(graph, micro_batch) : FixedPlan(graph, micro_batch);
+    largest_arena_bytes_ =
+        std::max(largest_arena_bytes_,
+                 state_bytes_ + Lower(graph, most, ShapeOf(size), mode_).arena_bytes);
     sizes_.push_back(std::move(size));
   }
   if (sizes_.empty()) {
@@ -99,6 +97,55 @@ Candidates::Candidates(const ModelConfig& config, const Graph& graph, const Para
                     "needs all gradients",
                     request.batch, fixed);
   }
+  if (request.automatic()) {
+    bytes_menu_ = EnumerateBlockPlans(one_block_, ShapeOf(sizes_.back()), mode_, request.actions,
+                                      CostProfile());
+  }
+  SetNoise(TypicalNoise(graph, one_block_, request.actions));
+}
+
+void Candidates::SetNoise(const NoiseTable& table) {
+  noise_ = table;
+  for (Size& size : sizes_) {
+    if (size.planner && request_.actions.lossy()) size.planner->SetNoise(noise_, request_.noise_limit);
+  }
+  FindSmallest();
+}
+
+void Candidates::FindSmallest() {
+  bool first = true;
+  for (Size& size : sizes_) {
+    Plan plan = request_.automatic() ? LeastPlan(size.micro_batch)
+                                     : FixedPlan(graph_, size.micro_batch);
+    Schedule schedule = Lower(graph_, plan, ShapeOf(size), mode_);
+    size.least_bytes = schedule.arena_bytes;
+    if (first || size.least_bytes < smallest_.schedule.arena_bytes) {
+      smallest_ = MakeCandidate(std::move(plan), std::move(schedule), 0);
+    }
+    first = false;
+  }
+}
+
+// All blocks run as the one that needs least among those whose noise is within the limit.
+Plan Candidates::LeastPlan(int64_t micro_batch) const {
+  int least = -1;
+  for (int c = 0; c < static_cast<int>(bytes_menu_.plans.size()); ++c) {
+    const BlockPlan& plan = bytes_menu_.plans[c];
+    double noise = 0;
+    for (int layer = 0; layer < graph_.layers && request_.noise_limit; ++layer) {
+      for (const EncodedChoice& choice : plan.encoded) {
+        const OpenValue& open = bytes_menu_.open[choice.open];
+        noise += NoiseShare(noise_, graph_, one_block_, layer, open, open.actions[choice.action],
+                            choice.again);
+      }
+    }
+    if (request_.noise_limit && noise > *request_.noise_limit) continue;
+    if (least < 0 || plan.PeakOf(graph_.layers) < bytes_menu_.plans[least].PeakOf(graph_.layers)) {
+      least = c;
+    }
+  }
+  return ExpandBlockPlans(graph_, one_block_, bytes_menu_, std::vector<int>(graph_.layers, least),
+                          micro_batch);
 }
 
 BatchShape Candidates::ShapeOf(const Size& size) const {
@@ -115,26 +162,66 @@ Plan Candidates::FixedPlan(const Graph& graph, int64_t micro_batch) const {
                                            : KeepPlan(graph, micro_batch);
 }
 
+double Candidates::StepSeconds(int64_t micro_batch, double micro_batch_seconds) const {
+  return static_cast<double>(request_.batch / micro_batch) * micro_batch_seconds +
+         kUpdateSecondsPerByte * 7 * static_cast<double>(layout_.bytes());
+}
+
 Candidate Candidates::MakeCandidate(Plan plan, Schedule schedule,
                                     double micro_batch_seconds) const {
-  const auto micro_batches = static_cast<double>(request_.batch / schedule.shape.sequences);
+  const double seconds = StepSeconds(schedule.shape.sequences, micro_batch_seconds);
   return {.plan = std::move(plan),
           .schedule = std::move(schedule),
           .state_bytes = state_bytes_,
-          .step_seconds = micro_batches * micro_batch_seconds +
-                          kUpdateSecondsPerByte * 7 * static_cast<double>(layout_.bytes())};
+          .step_seconds = seconds,
+          .noise_share = 0};
+}
+
+Candidate Candidates::MakeFixed(const Size& size) const {
+  Plan plan = FixedPlan(graph_, size.micro_batch);
+  Schedule schedule = Lower(graph_, plan, ShapeOf(size), mode_);
+  const double seconds = profile_->Seconds(graph_, schedule);
+  return MakeCandidate(std::move(plan), std::move(schedule), seconds);
 }
 
 void Candidates::MeasureSize(Size& size, CostProfile& profile) {
   profile_ = &profile;
   if (size.measured) return;
   size.measured = true;
-  // Everything that any plan can run: a re-run is priced as the first run, but for cheap ops, which
-  // the keep plan re-runs.
-  MeasureSchedule(one_block_, one_block_layout_,
-                  Lower(one_block_, KeepPlan(one_block_, size.micro_batch), ShapeOf(size),
-                        ScheduleMode::kTrain),
-                  profile);
+  // Almost everything that an exact plan can run is in the keep plan: a re-run is priced as the
+  // first run, but for cheap ops, which the keep plan re-runs.
+  std::vector<Plan> plans = {KeepPlan(one_block_, size.micro_batch)};
+  if (request_.automatic()) {
+    for (Plan& plan : AllBlockPlans(one_block_, bytes_menu_.open, size.micro_batch)) {
+      plans.push_back(std::move(plan));
+    }
+  } else if (request_.plan) {
+    AddPlansOfLayers(*request_.plan, size.micro_batch, plans);
+  }
+  std::vector<Schedule> schedules;
+  CostProfile covered;
+  for (const Plan& plan : plans) {
+    Schedule schedule = LowerWithoutOffsets(one_block_, plan, ShapeOf(size), ScheduleMode::kTrain);
+    if (covered.Knows(one_block_, schedule)) continue;
+    for (const Instr& instr : schedule.instrs) covered.Set(one_block_, schedule, instr, 0);
+    if (!schedules.empty() && profile.Knows(one_block_, schedule)) continue;
+    AssignOffsets(schedule);
+    schedules.push_back(std::move(schedule));
+  }
+  MeasureSchedules(one_block_, one_block_layout_, schedules, profile);
+}
+
+// The block plans of a plan for the whole model.
+void Candidates::AddPlansOfLayers(const Plan& whole, int64_t micro_batch,
+                                  std::vector<Plan>& plans) const {
+  for (int layer = 0; layer < graph_.layers; ++layer) {
+    Plan plan = KeepPlan(one_block_, micro_batch);
+    for (const OpenValue& open : OpenValues(one_block_, ActionSet())) {
+      plan.actions[open.value] =
+          whole.actions[ValueInLayer(graph_, one_block_, open.value, layer)];
+    }
+    plans.push_back(std::move(plan));
+  }
 }
 
 void Candidates::WarmUp(CostProfile& profile) {
@@ -147,8 +234,10 @@ void Candidates::Measure(int64_t arena_budget, CostProfile& profile) {
   for (Size& size : sizes_) {
     if (state_bytes_ + size.least_bytes > arena_budget) continue;
     MeasureSize(size, profile);
-    if (request_.plan_name == "auto" && !request_.plan && !size.planner) {
-      size.planner = std::make_unique<Planner>(graph_, one_block_, ShapeOf(size), mode_, profile);
+    if (request_.automatic() && !size.planner) {
+      size.planner = std::make_unique<Planner>(graph_, one_block_, ShapeOf(size), mode_,
+                                               request_.actions, profile);
+      if (request_.actions.lossy()) size.planner->SetNoise(noise_, request_.noise_limit);
     }
   }
 }
@@ -160,14 +249,17 @@ std::optional<Candidate> Candidates::Choose(int64_t arena_budget) {
     if (!size.measured || size.least_bytes > bytes) continue;
     Candidate candidate;
     if (size.planner) {
+      // The program is not asked for a size that cannot win.
+      if (best && StepSeconds(size.micro_batch, size.planner->least_seconds()) >
+                      best->step_seconds) {
+        continue;
+      }
       const Planner::Solution* solution = size.planner->Solve(bytes);
       if (solution == nullptr) continue;
       candidate = MakeCandidate(solution->plan, solution->schedule, solution->seconds);
+      candidate.noise_share = solution->noise_share;
     } else {
-      Plan plan = FixedPlan(graph_, size.micro_batch);
-      Schedule schedule = Lower(graph_, plan, ShapeOf(size), mode_);
-      const double seconds = profile_->Seconds(graph_, schedule);
-      candidate = MakeCandidate(std::move(plan), std::move(schedule), seconds);
+      candidate = MakeFixed(size);
     }
     if (!best || std::pair(candidate.step_seconds, candidate.arena_bytes()) <
                      std::pair(best->step_seconds, best->arena_bytes())) {

@@ -33,6 +33,11 @@ struct PlanRequest {
   // "auto", "keep" or "recompute"; ignored where `plan` is given.
   std::string plan_name = "auto";
   std::optional<Plan> plan;
+  ActionSet actions = ActionSet::Exact();  // of "auto"
+  // Most that an encoded plan's error may be, as a share of V (plan/noise.h); nullopt: any.
+  std::optional<double> noise_limit;
+
+  bool automatic() const { return plan_name == "auto" && !plan; }
 };
 
 struct Candidate {
@@ -40,6 +45,7 @@ struct Candidate {
   Schedule schedule;
   int64_t state_bytes = 0;
   double step_seconds = 0;  // predicted, of an optimizer step
+  double noise_share = 0;   // by the noise table
 
   int64_t arena_bytes() const { return state_bytes + schedule.arena_bytes; }
 };
@@ -52,6 +58,11 @@ class Candidates {
   // `layout` are of the whole model; all references outlive this.
   Candidates(const ModelConfig& config, const Graph& graph, const ParamLayout& layout,
              const BuildOptions& build, const PlanRequest& request);
+
+  // What encoding costs in accuracy; typical values until it is measured.
+  void SetNoise(const NoiseTable& table);
+  const NoiseTable& noise() const { return noise_; }
+  const Graph& one_block() const { return one_block_; }
 
   // The candidate that needs least, whatever its speed.
   const Candidate& smallest() const { return smallest_; }
@@ -76,10 +87,15 @@ class Candidates {
     bool measured = false;
     std::unique_ptr<Planner> planner;  // of an "auto" request
   };
+  void FindSmallest();
+  Plan LeastPlan(int64_t micro_batch) const;
   void MeasureSize(Size& size, CostProfile& profile);
   BatchShape ShapeOf(const Size& size) const;
   Plan FixedPlan(const Graph& graph, int64_t micro_batch) const;
   Candidate MakeCandidate(Plan plan, Schedule schedule, double micro_batch_seconds) const;
+  Candidate MakeFixed(const Size& size) const;
+  double StepSeconds(int64_t micro_batch, double micro_batch_seconds) const;
+  void AddPlansOfLayers(const Plan& whole, int64_t micro_batch, std::vector<Plan>& plans) const;
 
   const Graph& graph_;
   const ParamLayout& layout_;
@@ -88,6 +104,8 @@ class Candidates {
   ParamLayout one_block_layout_;
   ScheduleMode mode_;
   int64_t state_bytes_ = 0;
+  NoiseTable noise_;
+  BlockMenu bytes_menu_;  // block plans at the smallest micro-batch, without costs
   std::vector<Size> sizes_;
   Candidate smallest_;
   int64_t largest_arena_bytes_ = 0;

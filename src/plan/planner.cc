@@ -1,5 +1,9 @@
 #include "plan/planner.h"
 
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,30 +15,90 @@ namespace {
 // How often the limit is tightened by what the packing was over before the search makes do with the
 // best plan that it has.
 constexpr int kTightenings = 6;
+// Block plans a layer in the integer program: more make it slower, hardly better.
+constexpr size_t kMostOptions = 80;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
 Planner::Planner(const Graph& whole, const Graph& one_block, const BatchShape& shape,
-                 ScheduleMode mode, const CostProfile& profile)
+                 ScheduleMode mode, const ActionSet& allowed, const CostProfile& profile)
     : whole_(whole),
       one_block_(one_block),
       shape_(shape),
       mode_(mode),
       profile_(profile),
-      menu_(EnumerateBlockPlans(one_block, shape, mode, profile)) {
-  Add(KeepPlan(whole, shape.sequences));
-  Add(RecomputePlan(whole, shape.sequences));
-  for (int c = 0; c < static_cast<int>(menu_.plans.size()); ++c) {
-    Add(ExpandBlockPlans(whole, one_block, menu_, std::vector<int>(whole.layers, c),
-                         shape.sequences));
-  }
+      menu_(EnumerateBlockPlans(one_block, shape, mode, allowed, profile)) {
+  std::vector<double> exact;
+  for (const BlockPlan& plan : menu_.plans) exact.push_back(plan.encoded.empty() ? 0 : kInfinity);
+  noise_.assign(whole.layers, exact);
+  Add(KeepPlan(whole, shape.sequences), 0);
+  least_seconds_ = frontier_.back().seconds;
+  if (allowed.recompute) Add(RecomputePlan(whole, shape.sequences), 0);
+  MakeGroups();
 }
 
-void Planner::Add(Plan plan) {
+void Planner::SetNoise(const NoiseTable& table, std::optional<double> limit) {
+  std::erase_if(frontier_, [](const Solution& solution) {
+    return std::ranges::any_of(solution.plan.actions, [](const Action& action) {
+      return action.kind == Action::Kind::kEncode;
+    });
+  });
+  noise_limit_ = limit;
+  for (int layer = 0; layer < whole_.layers; ++layer) {
+    // By (open value, action, again): many block plans share them.
+    std::map<std::tuple<int, int, bool>, double> shares;
+    for (size_t c = 0; c < menu_.plans.size(); ++c) {
+      double& noise = noise_[layer][c] = 0;
+      if (!limit) continue;
+      for (const EncodedChoice& choice : menu_.plans[c].encoded) {
+        const auto [found, fresh] =
+            shares.try_emplace(std::tuple(choice.open, choice.action, choice.again), 0.0);
+        if (fresh) {
+          const OpenValue& open = menu_.open[choice.open];
+          found->second = NoiseShare(table, whole_, one_block_, layer, open,
+                                     open.actions[choice.action], choice.again);
+        }
+        noise += found->second;
+      }
+      if (noise > *limit) noise = kInfinity;
+    }
+  }
+  MakeGroups();
+}
+
+// Of each layer the plans that no other beats; the one that needs least seeds the search where the
+// noise of all layers allows it.
+void Planner::MakeGroups() {
+  groups_.clear();
+  for (int layer = 0; layer < whole_.layers; ++layer) {
+    if (layer > 0 && noise_[layer] == noise_[layer - 1]) {
+      groups_.push_back(groups_.back());
+      continue;
+    }
+    groups_.push_back(Undominated(menu_, noise_[layer], whole_.layers, kMostOptions));
+  }
+  const std::vector<int>& first = groups_.front();
+  const auto least = std::ranges::min_element(
+      first, {}, [&](int c) { return menu_.plans[c].PeakOf(whole_.layers); });
+  if (least != first.end()) AddUniform(*least);
+}
+
+void Planner::AddUniform(int block_plan) {
+  double noise = 0;
+  for (int layer = 0; layer < whole_.layers; ++layer) noise += noise_[layer][block_plan];
+  if (noise > noise_limit_.value_or(kInfinity)) return;
+  Add(ExpandBlockPlans(whole_, one_block_, menu_, std::vector<int>(whole_.layers, block_plan),
+                       shape_.sequences),
+      noise);
+}
+
+void Planner::Add(Plan plan, double noise_share) {
   Solution solution;
   solution.schedule = Lower(whole_, plan, shape_, mode_);
   solution.plan = std::move(plan);
   solution.seconds = profile_.Seconds(whole_, solution.schedule);
+  solution.noise_share = noise_share;
   frontier_.push_back(std::move(solution));
 }
 
@@ -54,21 +118,32 @@ const Planner::Solution* Planner::Solve(int64_t bytes) {
   const Solution* seeded = Best(bytes);
   if (seeded != nullptr && seeded->plan.name == "keep") return seeded;
   ChoiceProblem problem;
-  std::vector<ChoiceOption> options;
-  for (const BlockPlan& plan : menu_.plans) {
-    options.push_back({.cost = plan.seconds,
-                       .stored = static_cast<double>(plan.stored),
-                       .peaks = {static_cast<double>(plan.forward_peak),
-                                 static_cast<double>(plan.backward_peak)}});
+  for (int layer = 0; layer < whole_.layers; ++layer) {
+    std::vector<ChoiceOption> options;
+    for (const int c : groups_[layer]) {
+      const BlockPlan& plan = menu_.plans[c];
+      options.push_back({.cost = plan.seconds,
+                         .stored = static_cast<double>(plan.stored),
+                         .peaks = {static_cast<double>(plan.forward_peak),
+                                   static_cast<double>(plan.backward_peak)},
+                         .noise = noise_[layer][c]});
+    }
+    problem.groups.push_back(std::move(options));
   }
-  problem.groups.assign(whole_.layers, options);
   problem.final_peak = static_cast<double>(menu_.head_peak);
+  if (noise_limit_ && *noise_limit_ > 0) problem.noise_limit = noise_limit_;
   int64_t limit = bytes;
   for (int i = 0; i < kTightenings && limit > 0; ++i) {
     problem.memory = static_cast<double>(limit);
     const std::optional<std::vector<int>> choice = SolveChoice(problem);
     if (!choice) break;
-    Add(ExpandBlockPlans(whole_, one_block_, menu_, *choice, shape_.sequences));
+    std::vector<int> plans;
+    double noise = 0;
+    for (int layer = 0; layer < whole_.layers; ++layer) {
+      plans.push_back(groups_[layer][(*choice)[layer]]);
+      noise += noise_[layer][plans.back()];
+    }
+    Add(ExpandBlockPlans(whole_, one_block_, menu_, plans, shape_.sequences), noise);
     const int64_t over = frontier_.back().schedule.arena_bytes - bytes;
     if (over <= 0) break;
     limit -= over;

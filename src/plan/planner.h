@@ -3,31 +3,45 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "plan/block_plans.h"
+#include "plan/noise.h"
 
 namespace haversack {
 
 // What the planner needs at one micro-batch size; made once, solved for any number of budgets.
 class Planner {
  public:
-  // `whole` outlives this. Costs come from `profile`, measured at this shape.
+  // `whole` outlives this. Costs come from `profile`, measured at this shape. Until SetNoise, plans
+  // are exact.
   Planner(const Graph& whole, const Graph& one_block, const BatchShape& shape, ScheduleMode mode,
-          const CostProfile& profile);
+          const ActionSet& allowed, const CostProfile& profile);
 
   struct Solution {
     Plan plan;
     Schedule schedule;
-    double seconds = 0;  // of one micro-batch
+    double seconds = 0;      // of one micro-batch
+    double noise_share = 0;  // by the noise table; 0 for exact plans
   };
-  // The fastest plan found whose schedule takes at most `bytes`; null when not even full
-  // recomputation fits. Valid until the next call. Every plan found is remembered, so that more
-  // bytes, asked for later, are never slower.
+
+  // From now on encoded plans are allowed whose share of V is at most `limit`; nullopt: any. Lossy
+  // plans found before are forgotten.
+  void SetNoise(const NoiseTable& table, std::optional<double> limit);
+
+  // The fastest plan found whose schedule takes at most `bytes`; null when nothing fits. Valid until
+  // the next call. Every plan found is remembered, so that more bytes, asked for later, are never
+  // slower.
   const Solution* Solve(int64_t bytes);
 
+  // No plan of this size is faster than keeping everything.
+  double least_seconds() const { return least_seconds_; }
+
  private:
-  void Add(Plan plan);
+  void Add(Plan plan, double noise_share);
+  void AddUniform(int block_plan);
+  void MakeGroups();
   const Solution* Best(int64_t bytes) const;
 
   const Graph& whole_;
@@ -36,7 +50,11 @@ class Planner {
   ScheduleMode mode_;
   const CostProfile& profile_;
   BlockMenu menu_;
+  std::vector<std::vector<double>> noise_;  // by layer and block plan; infinite: not allowed
+  std::optional<double> noise_limit_ = 0.0;
+  std::vector<std::vector<int>> groups_;  // by layer, the block plans that the program sees
   std::vector<Solution> frontier_;
+  double least_seconds_ = 0;
 };
 
 }  // namespace haversack

@@ -96,7 +96,7 @@ TEST(Choice, WhatCannotFitHasNoAnswer) {
 
 TEST(BlockPlans, NoneIsBeatenInEveryRespectAndStoredBytesAddUp) {
   const Graph one = GraphOf(1);
-  const BlockMenu menu = EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, FlopProfile(one));
+  const BlockMenu menu = EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, ActionSet::Exact(), FlopProfile(one));
   ASSERT_GE(menu.plans.size(), 4u);
   for (const BlockPlan& a : menu.plans) {
     for (const BlockPlan& b : menu.plans) {
@@ -124,7 +124,7 @@ TEST(Planner, MoreBytesAreNeverSlowerAndNoPlanPassesItsBytes) {
   const Graph whole = GraphOf(8);
   const Graph one = GraphOf(1);
   const CostProfile profile = FlopProfile(one);
-  Planner planner(whole, one, kShape, ScheduleMode::kTrain, profile);
+  Planner planner(whole, one, kShape, ScheduleMode::kTrain, ActionSet::Exact(), profile);
   const int64_t most = Lower(whole, KeepPlan(whole, 2), kShape, ScheduleMode::kTrain).arena_bytes;
   const int64_t least =
       Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain).arena_bytes;
@@ -146,7 +146,7 @@ TEST(Planner, SelectiveRecomputationBeatsAllOrNothingBetweenThem) {
   const Graph whole = GraphOf(8);
   const Graph one = GraphOf(1);
   const CostProfile profile = FlopProfile(one);
-  Planner planner(whole, one, kShape, ScheduleMode::kTrain, profile);
+  Planner planner(whole, one, kShape, ScheduleMode::kTrain, ActionSet::Exact(), profile);
   const Schedule keep = Lower(whole, KeepPlan(whole, 2), kShape, ScheduleMode::kTrain);
   const Schedule recompute = Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain);
   const Planner::Solution* middle = planner.Solve((keep.arena_bytes + recompute.arena_bytes) / 2);

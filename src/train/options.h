@@ -41,6 +41,10 @@ struct TrainOptions {
   int64_t max_bad_steps = 5;  // non-finite steps in a row before the run stops
 
   std::string plan = "auto";  // auto, keep, recompute, or a JSON file
+  std::string actions = "keep,recompute,bf16,int8,int4";  // what plan "auto" may use
+  // Most that compression's squared gradient error may be, as a share of the gradient's sampling
+  // variance; nullopt: any.
+  std::optional<double> noise_share = 0.01;
   std::optional<int64_t> micro_batch;
   int64_t loss_chunk = 256;
   ComputeType compute = ComputeType::kF32;

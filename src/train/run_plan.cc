@@ -77,7 +77,9 @@ PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph) {
                          .fused_update = options.fused_update,
                          .micro_batch = options.micro_batch,
                          .plan_name = options.plan,
-                         .plan = std::nullopt};
+                         .plan = std::nullopt,
+                         .actions = ParseActions(options.actions, "--actions"),
+                         .noise_limit = options.noise_share};
   if (options.plan != "auto" && options.plan != "keep" && options.plan != "recompute") {
     request.plan =
         PlanFromJson(graph, ParseJson(ReadWholeFile(options.plan), options.plan), options.plan);
