@@ -60,6 +60,32 @@ Dataset OpenEvalData(const EvalOptions& options, const Model& model, int64_t bud
   return data;
 }
 
+// What a thread's share of the BLAS library's packing buffers may come to.
+constexpr int64_t kBlasBytesPerThread = int64_t{16} << 20;
+
+// Threads evaluate windows of their own where there is memory for that, else one window together.
+int ExecutorsFor(int64_t weight_bytes, int64_t schedule_bytes, int64_t available) {
+  const int64_t threads = NumThreads();
+  const int64_t each = static_cast<int64_t>(AlignUp(schedule_bytes, 64)) + kBlasBytesPerThread;
+  return weight_bytes + threads * each <= available ? static_cast<int>(threads) : 1;
+}
+
+Evaluation EvaluateWindows(const Model& model, const Dataset& data, const Schedule& schedule,
+                           int64_t available) {
+  const int count = ExecutorsFor(model.layout.bytes(), schedule.arena_bytes, available);
+  const auto each = static_cast<int64_t>(AlignUp(schedule.arena_bytes, 64));
+  Arena arena(model.layout.bytes() + count * each);
+  ModelState state;
+  state.weights = reinterpret_cast<float*>(arena.Take("weights", model.layout.bytes()));
+  LoadWeights(model.graph, model.layout, *model.files, state.weights);
+  std::vector<Executor> executors;
+  for (int i = 0; i < count; ++i) {
+    executors.emplace_back(model.graph, model.layout, state, arena.Take("schedule", each), each);
+  }
+  if (count == 1) return Evaluate(data, schedule, executors[0]);
+  return EvaluateInParallel(data, schedule, executors);
+}
+
 }  // namespace
 
 ExitCode EvalCommand(int argc, const char* const* argv) {
@@ -107,13 +133,7 @@ ExitCode EvalCommand(int argc, const char* const* argv) {
   const Dataset data = OpenEvalData(options, model, budget);
   memory.Recount();
   refuse_unless_fits(memory, PeakResidentBytes());
-  Arena arena(arena_bytes);
-  ModelState state;
-  state.weights = reinterpret_cast<float*>(arena.Take("weights", model.layout.bytes()));
-  LoadWeights(model.graph, model.layout, *model.files, state.weights);
-  Executor executor(model.graph, model.layout, state, arena.Take("schedule", schedule.arena_bytes),
-                    schedule.arena_bytes);
-  const Evaluation result = Evaluate(data, schedule, executor);
+  const Evaluation result = EvaluateWindows(model, data, schedule, memory.arena());
   const double loss = result.loss();
   const auto finite = [](double x) {
     return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json();

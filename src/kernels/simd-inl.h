@@ -47,11 +47,12 @@ struct FullLanes {
   HWY_INLINE void Prefetch(const float* p) const { hwy::Prefetch(p + at); }
 };
 
-// Goes through memory because masked loads may fault beyond the end on some targets.
+// Goes through memory on targets whose masked loads may fault beyond the end.
 struct TailLanes {
   int64_t at;
   int64_t count;
 
+#if HWY_MEM_OPS_MIGHT_FAULT
   HWY_INLINE VecF32 Load(const float* p) const {
     HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)] = {};
     std::memcpy(lanes, p + at, static_cast<size_t>(count) * sizeof(float));
@@ -62,6 +63,14 @@ struct TailLanes {
     hn::Store(v, F32(), lanes);
     std::memcpy(p + at, lanes, static_cast<size_t>(count) * sizeof(float));
   }
+#else
+  HWY_INLINE VecF32 Load(const float* p) const {
+    return hn::MaskedLoad(hn::FirstN(F32(), static_cast<size_t>(count)), F32(), p + at);
+  }
+  HWY_INLINE void Store(VecF32 v, float* p) const {
+    hn::BlendedStore(v, hn::FirstN(F32(), static_cast<size_t>(count)), F32(), p + at);
+  }
+#endif
   HWY_INLINE VecF32 Or(VecF32 v, VecF32 other) const {
     return hn::IfThenElse(hn::FirstN(F32(), static_cast<size_t>(count)), v, other);
   }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <span>
 
 #include "data/dataset.h"
 #include "exec/executor.h"
@@ -25,5 +25,11 @@ MicroBatch ViewOf(const Batch& batch, float loss_scale, double* loss_sum);
 // `stop` is asked between micro-batches.
 Evaluation Evaluate(const Dataset& data, const Schedule& schedule, Executor& executor,
                     const std::function<bool()>& stop = {});
+
+// The same with one executor a thread, each with a region of its own and a micro-batch of its own:
+// for a small model the regions of the ops are too short to pay for entering them. The sum is
+// Evaluate's to the bit wherever a product's rounding does not depend on the library's threads.
+Evaluation EvaluateInParallel(const Dataset& data, const Schedule& schedule,
+                              std::span<Executor> executors);
 
 }  // namespace haversack
