@@ -322,17 +322,22 @@ def test_rotation_keeps_the_highest_steps_and_whatever_is_not_ours(
     assert left == kept | {"best-of-mine", "step-9"}
 
 
+@pytest.mark.parametrize("harm", ["cut", "flipped"])
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "DONE"])
-def test_a_checkpoint_cut_by_a_byte_is_passed_over(
-    runner: Runner, whole: Finished, tmp_path: Path, name: str
+def test_a_checkpoint_with_a_harmed_byte_is_passed_over(
+    runner: Runner, whole: Finished, tmp_path: Path, name: str, harm: str
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(whole.out, out)
     shutil.copy(f"{whole.out}.jsonl", f"{out}.jsonl")
-    cut = out / "checkpoints" / "step-00000008" / name
-    content = cut.read_bytes()
-    # DONE ends in a line feed that is no part of its content.
-    cut.write_bytes(content[: -2 if name == "DONE" else -1])
+    harmed = out / "checkpoints" / "step-00000008" / name
+    content = bytearray(harmed.read_bytes())
+    if harm == "cut":
+        # DONE ends in a line feed that is no part of its content.
+        del content[-2 if name == "DONE" else -1 :]
+    else:
+        content[len(content) * 3 // 4] ^= 1
+    harmed.write_bytes(content)
     result = runner.run(out, "--resume")
     assert "step-00000008 is passed over" in result.stderr
     assert "resumed after step 7" in result.stderr

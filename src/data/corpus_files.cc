@@ -5,8 +5,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/hash.h"
+#include "base/file_hash.h"
 #include "data/byte_source.h"
 
 namespace haversack {
@@ -71,18 +70,12 @@ std::vector<CorpusFile> ListCorpusFiles(const std::vector<std::string>& paths) {
 
 std::string HashCorpusFiles(const std::vector<CorpusFile>& files) {
   Hasher hasher;
-  std::vector<char> buffer(256 << 10);
   for (const CorpusFile& corpus_file : files) {
     const File file = File::Open(corpus_file.path);
     hasher.AddNumber(static_cast<uint64_t>(corpus_file.kind));
     // Equal bytes read differently under another name: the decompressor is chosen by it.
     hasher.AddField(corpus_file.path.substr(WithoutCompression(corpus_file.path).size()));
-    uint64_t offset = 0;
-    while (const uint64_t got = file.ReadUpTo(buffer.data(), buffer.size(), offset)) {
-      hasher.Add(buffer.data(), got);
-      offset += got;
-    }
-    hasher.AddNumber(offset);
+    hasher.AddNumber(AddContent(file, hasher));
   }
   return hasher.Hex();
 }

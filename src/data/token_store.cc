@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "base/file_hash.h"
 #include "base/json.h"
 
 namespace haversack {
@@ -33,13 +34,7 @@ void VisitNumbers(Info& info, Visit visit) {
 File OpenColumn(const std::string& path, uint64_t size, const nlohmann::json& checksum) {
   File file = File::Open(path);
   Hasher hasher;
-  std::vector<char> buffer(kBufferBytes);
-  uint64_t offset = 0;
-  while (const uint64_t got = file.ReadUpTo(buffer.data(), buffer.size(), offset)) {
-    hasher.Add(buffer.data(), got);
-    offset += got;
-  }
-  if (offset != size || checksum != hasher.Hex()) {
+  if (AddContent(file, hasher) != size || checksum != hasher.Hex()) {
     throw UserError(ExitCode::kUsage, "{}: is damaged: size or checksum is not what was written",
                     path);
   }

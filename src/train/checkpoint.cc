@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_hash.h"
 #include "base/json.h"
 #include "io/safetensors.h"
 #include "kernels/adamw.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr const char* kInfo = "state.json";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kDone = "DONE";
+constexpr const char* kBytes = "bytes";
 constexpr const char* kParts[] = {"weights.", "m.", "v."};
 
 constexpr const char* kUnfinished = "writing-";
@@ -37,6 +39,14 @@ int64_t BytesIn(const std::vector<std::string>& folders) {
     }
   }
   return bytes;
+}
+
+// What DONE holds of a file. Read back rather than summed up while it was written, which serves any
+// file, whoever wrote it and in whatever order.
+nlohmann::json Fingerprint(const std::string& path) {
+  Hasher hasher;
+  const uint64_t bytes = AddContent(File::Open(path), hasher);
+  return {{kBytes, bytes}, {"xxh64", hasher.Hex()}};
 }
 
 }  // namespace
@@ -67,7 +77,8 @@ std::vector<int64_t> CheckpointStore::Steps() const {
   return steps;
 }
 
-std::string CheckpointStore::WhyIncomplete(int64_t step) const {
+std::string CheckpointStore::WhyIncomplete(int64_t step, Verify verify) const {
+  if (const auto found = damaged_.find(step); found != damaged_.end()) return found->second;
   const fs::path folder = Path(step);
   std::error_code error;
   if (!fs::exists(folder / kDone, error)) return "it was not finished";
@@ -76,8 +87,15 @@ std::string CheckpointStore::WhyIncomplete(int64_t step) const {
   for (const char* name : {kInfo, kState}) {
     const auto size = fs::file_size(folder / name, error);
     if (error) return fmt::format("{} is missing", name);
-    if (!done.is_object() || done.value(name, nlohmann::json()) != size) {
+    if (!done.is_object() || !done.contains(name) || !done[name].is_object()) {
+      return fmt::format("{} is damaged", kDone);
+    }
+    if (done[name].value(kBytes, nlohmann::json()) != size) {
       return fmt::format("{} has {} bytes, not those that were written", name, size);
+    }
+    if (verify == Verify::kSizes) continue;
+    if (done[name] != Fingerprint((folder / name).string())) {
+      return fmt::format("{} is damaged: its checksum is not that of what was written", name);
     }
   }
   const std::string info = ReadWholeFile((folder / kInfo).string());
@@ -158,8 +176,8 @@ void CheckpointStore::Write(const std::string& folder, const nlohmann::json& inf
   writer.Finish();
   WriteWholeFile(path(kInfo), info.dump(1) + "\n");
   SyncFolder(folder);
-  const nlohmann::json done = {{kInfo, fs::file_size(path(kInfo))},
-                               {kState, fs::file_size(path(kState))}};
+  const nlohmann::json done = {{kInfo, Fingerprint(path(kInfo))},
+                               {kState, Fingerprint(path(kState))}};
   WriteWholeFile(path(kDone), done.dump() + "\n");
   SyncFolder(folder);
 }
@@ -180,6 +198,7 @@ void CheckpointStore::Save(const nlohmann::json& info, const ModelState& state, 
     fs::remove_all(path);
     fs::rename(fresh, path);
     SyncFolder(folder_);
+    damaged_.erase(step);
   } catch (const fs::filesystem_error& error) {
     fs::remove_all(fresh, ignored);
     throw FileError("save a checkpoint of " + FormatBytes(BytesEach()) + " to", path.string(),
@@ -193,11 +212,12 @@ void CheckpointStore::Save(const nlohmann::json& info, const ModelState& state, 
 }
 
 std::optional<nlohmann::json> CheckpointStore::FindNewest(
-    const std::function<void(const std::string&)>& log) const {
+    Verify verify, const std::function<void(const std::string&)>& log) {
   const std::vector<int64_t> steps = Steps();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const std::string reason = WhyIncomplete(*step);
+    const std::string reason = WhyIncomplete(*step, verify);
     if (!reason.empty()) {
+      damaged_[*step] = reason;
       log(fmt::format("checkpoint {} is passed over: {}", Path(*step), reason));
       continue;
     }

@@ -2,7 +2,7 @@
 //
 //   OUT/checkpoints/step-00000120/state.json         step, cursor, plan, options, counters
 //                                 state.safetensors  weights and both moments, f32
-//                                 DONE               written last: sizes of the files above
+//                                 DONE               written last: size and XXH64 of each of them
 //
 // A checkpoint is written beside its final name, synced, and renamed when whole; a directory
 // without a DONE that agrees with its files does not exist as far as a resumed run is concerned.
@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -20,6 +21,9 @@
 #include "graph/graph.h"
 
 namespace haversack {
+
+// How far a checkpoint is held against its DONE: content means reading all of it.
+enum class Verify { kSizes, kContent };
 
 class CheckpointStore {
  public:
@@ -41,9 +45,10 @@ class CheckpointStore {
   // Bytes of all checkpoints that are there.
   int64_t TotalBytes() const;
 
-  // The newest complete checkpoint's info; `log` hears of incomplete ones that are passed over.
-  std::optional<nlohmann::json> FindNewest(
-      const std::function<void(const std::string&)>& log) const;
+  // The newest complete checkpoint's info; `log` hears of those that are passed over. One whose
+  // content is found damaged counts as incomplete from then on.
+  std::optional<nlohmann::json> FindNewest(Verify verify,
+                                           const std::function<void(const std::string&)>& log);
   // Reads the weights and moments of the checkpoint of `step`.
   void LoadState(int64_t step, const ModelState& state) const;
 
@@ -55,7 +60,7 @@ class CheckpointStore {
   // Steps of all directories named like a checkpoint, ascending.
   std::vector<int64_t> Steps() const;
   // Why the checkpoint cannot be used; empty: it is complete.
-  std::string WhyIncomplete(int64_t step) const;
+  std::string WhyIncomplete(int64_t step, Verify verify = Verify::kSizes) const;
   // What may go when `keep` complete checkpoints and the best are to stay: older ones, incomplete
   // ones that are older than a complete one, and unfinished writes.
   std::vector<std::string> Removable(int64_t keep) const;
@@ -67,6 +72,7 @@ class CheckpointStore {
   const Graph& graph_;
   const ParamLayout& layout_;
   std::optional<int64_t> best_;
+  std::map<int64_t, std::string> damaged_;  // steps, and what is wrong with them
 };
 
 }  // namespace haversack

@@ -58,11 +58,23 @@ class CheckpointTest : public testing::Test {
     return names;
   }
   std::optional<int64_t> Newest(std::vector<std::string>* said = nullptr) const {
-    const auto found = Open().FindNewest([&](const std::string& line) {
+    CheckpointStore store = Open();
+    return FindNewest(store, said);
+  }
+  static std::optional<int64_t> FindNewest(CheckpointStore& store,
+                                           std::vector<std::string>* said = nullptr) {
+    const auto found = store.FindNewest(Verify::kContent, [&](const std::string& line) {
       if (said != nullptr) said->push_back(line);
     });
     if (!found) return std::nullopt;
     return found->at("step").get<int64_t>();
+  }
+  void FlipBit(const std::string& name, uint64_t at) const {
+    std::fstream file(folder_ / name, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ 4));
   }
   void Write(const std::string& name, const std::string& text) const {
     fs::create_directories((folder_ / name).parent_path());
@@ -133,6 +145,44 @@ TEST_F(CheckpointTest, PassesOverWhatIsCutOrUnfinished) {
   // Those that are older than a complete one go at the next save.
   Save(5, 9);
   EXPECT_EQ(Names(), (std::set<std::string>{"step-00000001", "step-00000005"}));
+}
+
+TEST_F(CheckpointTest, PassesOverWhatHasAFlippedBitAnywhere) {
+  for (const char* name : {"state.safetensors", "state.json", "DONE"}) {
+    SCOPED_TRACE(name);
+    Save(1, 9);
+    const uint64_t size = fs::file_size(folder_ / "step-00000001" / name);
+    // Headers, tensors, the last byte of each; DONE's last byte is a line feed that says nothing.
+    for (uint64_t at = 0; at + 1 < size; at += 1 + size / 50) {
+      Save(2, 9);
+      FlipBit(fmt::format("step-00000002/{}", name), at);
+      std::vector<std::string> said;
+      ASSERT_EQ(Newest(&said), 1) << at;
+      ASSERT_EQ(said.size(), 1u);
+      EXPECT_NE(said[0].find("step-00000002 is passed over"), std::string::npos) << said[0];
+      const bool named = said[0].find(name) != std::string::npos;
+      EXPECT_TRUE(named || name == std::string("DONE")) << said[0];
+    }
+  }
+}
+
+TEST_F(CheckpointTest, SizesAloneShowWhetherThereIsOne) {
+  Save(2);
+  FlipBit("step-00000002/state.safetensors", 5000);
+  EXPECT_TRUE(store_.FindNewest(Verify::kSizes, [](const std::string&) {}));
+}
+
+TEST_F(CheckpointTest, ADamagedOneThatWasPassedOverDoesNotPushOutTheOneThatWasResumed) {
+  Save(1, 9);
+  Save(3, 9);
+  FlipBit("step-00000003/state.safetensors", 5000);
+  ASSERT_EQ(FindNewest(store_), 1);
+  Save(2, 1);
+  EXPECT_EQ(FindNewest(store_), 2);
+  // Saved again, it is whole again.
+  Save(3, 1);
+  EXPECT_EQ(FindNewest(store_), 3);
+  EXPECT_EQ(Names(), (std::set<std::string>{"step-00000003"}));
 }
 
 TEST_F(CheckpointTest, DamagedOnesDoNotPushOutACompleteOne) {

@@ -80,8 +80,10 @@ class Preparation {
 
   void FindCheckpoint() {
     const TrainOptions& options = run_.options;
+    // A run that is only refused need not wait for its content to be read.
     std::optional<nlohmann::json> found =
-        run_.checkpoints->FindNewest([&](const std::string& line) { notes_.push_back(line); });
+        run_.checkpoints->FindNewest(options.resume ? Verify::kContent : Verify::kSizes,
+                                     [&](const std::string& line) { notes_.push_back(line); });
     if (options.resume && !found) {
       notes_.push_back("--resume: no complete checkpoint in " + options.out + ": starting anew");
     }
