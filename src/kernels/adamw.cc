@@ -1,13 +1,13 @@
 #include "kernels/adamw.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/flat.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/adamw.cc"
 #include "hwy/foreach_target.h"
+#include "kernels/adamw-inl.h"
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,26 +17,14 @@ namespace {
 
 void AdamWSpan(float* weight, const float* grad, float* m, float* v, int64_t count,
                const AdamWStep& step) {
-  const auto set = [](double value)
-                       HAVERSACK_LANES { return hn::Set(F32(), static_cast<float>(value)); };
-  const VecF32 grad_scale = set(step.grad_scale);
-  const VecF32 decay = set(1 - step.lr * step.weight_decay);
-  const VecF32 m_rate = set(1 - step.beta1);
-  const VecF32 beta2 = set(step.beta2);
-  const VecF32 v_rate = set(1 - step.beta2);
-  const VecF32 step_size = set(step.lr / step.bias_correction1);
-  const VecF32 root_scale = set(1 / std::sqrt(step.bias_correction2));
-  const VecF32 epsilon = set(step.epsilon);
+  const AdamWLanes adamw(step);
   ForLanes(count, [&](auto at) HAVERSACK_LANES {
-    const VecF32 g = hn::Mul(at.Load(grad), grad_scale);
-    const VecF32 m_old = at.Load(m);
-    const VecF32 m_new = hn::MulAdd(hn::Sub(g, m_old), m_rate, m_old);
-    const VecF32 v_new = hn::MulAdd(hn::Mul(g, g), v_rate, hn::Mul(at.Load(v), beta2));
-    const VecF32 denominator = hn::MulAdd(hn::Sqrt(v_new), root_scale, epsilon);
-    const VecF32 decayed = hn::Mul(at.Load(weight), decay);
+    VecF32 m_new = at.Load(m), v_new = at.Load(v);
+    adamw.Moments(at.Load(grad), m_new, v_new);
+    const VecF32 updated = adamw.Weight(at.Load(weight), adamw.Direction(m_new, v_new));
     at.Store(m_new, m);
     at.Store(v_new, v);
-    at.Store(hn::NegMulAdd(hn::Div(m_new, denominator), step_size, decayed), weight);
+    at.Store(updated, weight);
   });
 }
 
