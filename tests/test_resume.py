@@ -124,6 +124,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fused": {"fused_update": "true", "clip": 0},
     "accumulation": {"batch": 4, "micro_batch": 1},
     "best": {"valid": "valid.txt", "eval_every": 2, "keep": 1},
+    "8-bit moments": {"optimizer": "adamw8bit"},
 }
 
 

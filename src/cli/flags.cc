@@ -169,6 +169,14 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
       ->check(CLI::Range(0, 4096));
 
   app.option_defaults()->group("Optimizer");
+  app.add_option_function<std::string>(
+         "--optimizer",
+         [&o](const std::string& name) {
+           o.moments = name == "adamw8bit" ? MomentType::kInt8 : MomentType::kF32;
+         },
+         "AdamW with both moments in f32, or in 8 bits by blocks (default: adamw)")
+      ->check(CLI::IsMember({"adamw", "adamw8bit"}))
+      ->type_name("adamw|adamw8bit");
   app.add_option("--lr", o.lr, "peak learning rate")->capture_default_str();
   app.add_option_function<std::string>(
          "--schedule", [&o](const std::string& shape) { o.schedule = ParseLrShape(shape); },

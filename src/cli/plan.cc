@@ -126,7 +126,8 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   fmt::print("{}\n", Verdict(run));
   fmt::print("  libraries and tables {}, reserve {}\n", FormatBytes(run.memory.process),
              FormatBytes(run.memory.reserve));
-  const StateBytes state = TrainingState(model.layout, options.fused_update);
+  const StateBytes state =
+      TrainingState(model.layout, MomentLayout(model.graph, options.moments), options.fused_update);
   fmt::print("  weights {}, gradients {}, moments {}\n", FormatBytes(state.weights),
              FormatBytes(state.gradients), FormatBytes(state.moments));
   fmt::print("  activations and scratch {} at micro-batch {}\n",

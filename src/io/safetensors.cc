@@ -283,6 +283,10 @@ void SafetensorsFile::ReadRangeAsF32(const TensorInfo& info, int64_t begin, int6
   }
 }
 
+void SafetensorsFile::ReadStored(const TensorInfo& info, void* out) const {
+  file_.ReadAt(out, info.end - info.begin, info.begin);
+}
+
 SafetensorsWriter SafetensorsWriter::Open(const std::string& path,
                                           const std::vector<TensorSpec>& tensors,
                                           const std::map<std::string, std::string>& metadata) {
@@ -291,10 +295,10 @@ SafetensorsWriter SafetensorsWriter::Open(const std::string& path,
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
   for (const TensorSpec& spec : tensors) {
-    const StoredType type = StoredTypeOf(spec.dtype);
-    HAVERSACK_CHECK(type != StoredType::kOther, "tensor {} as {}", spec.name, spec.dtype);
+    const uint64_t bits = ElementBits(spec.dtype).value_or(0);
+    HAVERSACK_CHECK(bits > 0 && bits % 8 == 0, "tensor {} as {}", spec.name, spec.dtype);
     TensorInfo info{.name = spec.name, .dtype = spec.dtype, .shape = spec.shape, .begin = offset};
-    info.end = offset += static_cast<uint64_t>(info.elements()) * ElementBytes(type);
+    info.end = offset += static_cast<uint64_t>(info.elements()) * bits / 8;
     header[spec.name] = {
         {"dtype", spec.dtype}, {"shape", spec.shape}, {"data_offsets", {info.begin, info.end}}};
     const bool added = writer.slots_.emplace(spec.name, Slot{.info = info}).second;
@@ -353,6 +357,14 @@ void SafetensorsWriter::WriteRange(const std::string& name, int64_t begin, int64
     file_.WriteAt(buffer.data(), static_cast<uint64_t>(part) * size,
                   start + static_cast<uint64_t>(done) * size);
   }
+}
+
+void SafetensorsWriter::WriteStored(const std::string& name, const void* data) {
+  const auto found = slots_.find(name);
+  HAVERSACK_CHECK(found != slots_.end(), "tensor {} is not of this file", name);
+  Slot& slot = found->second;
+  file_.WriteAt(data, slot.info.end - slot.info.begin, slot.info.begin);
+  slot.written += slot.info.elements();
 }
 
 void SafetensorsWriter::Finish() {

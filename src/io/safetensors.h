@@ -56,6 +56,8 @@ class SafetensorsFile {
   void ReadAsF32(const TensorInfo& info, float* out) const;
   // Elements [begin, end) of its flat storage.
   void ReadRangeAsF32(const TensorInfo& info, int64_t begin, int64_t end, float* out) const;
+  // All bytes of a tensor of this file, as they are stored.
+  void ReadStored(const TensorInfo& info, void* out) const;
 
  private:
   File file_;
@@ -65,7 +67,7 @@ class SafetensorsFile {
 
 struct TensorSpec {
   std::string name;
-  std::string dtype;  // "F32", "F16" or "BF16"
+  std::string dtype;  // "F32", "F16", "BF16" or "U8"
   std::vector<int64_t> shape;
 };
 
@@ -85,6 +87,8 @@ class SafetensorsWriter {
   void Write(const std::string& name, const float* data);
   // `count` elements from element `begin` on of its flat storage. Pieces must not overlap.
   void WriteRange(const std::string& name, int64_t begin, int64_t count, const float* data);
+  // All elements of tensor `name` as they are in memory.
+  void WriteStored(const std::string& name, const void* data);
   // Checks that every element was written and syncs.
   void Finish();
 

@@ -123,13 +123,6 @@ namespace haversack {
 
 HWY_EXPORT(AdamWBlock);
 
-void ClearMoments8Bit(int64_t count, const Moments8Bit& moments) {
-  std::memset(moments.m, 127, static_cast<size_t>(count));
-  std::memset(moments.v, 0, static_cast<size_t>(count));
-  std::fill_n(moments.m_scale, MomentBlocks(count), 0.0f);
-  std::fill_n(moments.v_scale, MomentBlocks(count), 0.0f);
-}
-
 void AdamWUpdate8Bit(float* weight, const float* grad, const Moments8Bit& moments, int64_t count,
                      const AdamWStep& step) {
   ParallelFor(MomentBlocks(count), /*grain=*/16, [&](int64_t first, int64_t last) {

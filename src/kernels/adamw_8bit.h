@@ -12,16 +12,13 @@ inline constexpr int64_t kMomentBlock = 256;  // elements that share a scale
 
 inline int64_t MomentBlocks(int64_t count) { return (count + kMomentBlock - 1) / kMomentBlock; }
 
-// Bytes in the dynamic code books, and the scale of each block.
+// Bytes in the dynamic code books, and the scale of each block. All bytes zero: moments of zero.
 struct Moments8Bit {
   uint8_t* m = nullptr;      // [count], signed
   uint8_t* v = nullptr;      // [count], unsigned
   float* m_scale = nullptr;  // [MomentBlocks(count)]
   float* v_scale = nullptr;  // [MomentBlocks(count)]
 };
-
-// Sets both moments of `count` elements to zero.
-void ClearMoments8Bit(int64_t count, const Moments8Bit& moments);
 
 // AdamWUpdate on moments that are read from, and rounded to the nearest of, their code books; the
 // weights see the moments before that rounding. A second moment that is not zero never rounds to

@@ -14,9 +14,7 @@ struct Store {
   Floats m_scale, v_scale;
 
   explicit Store(int64_t count)
-      : m(count), v(count), m_scale(MomentBlocks(count)), v_scale(MomentBlocks(count)) {
-    ClearMoments8Bit(count, View());
-  }
+      : m(count), v(count), m_scale(MomentBlocks(count)), v_scale(MomentBlocks(count)) {}
   Moments8Bit View() { return {m.data(), v.data(), m_scale.data(), v_scale.data()}; }
   double M(int64_t i) const {
     return double{SignedDynamicCode().value[m[i]]} * m_scale[i / kMomentBlock];

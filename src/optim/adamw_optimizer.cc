@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/adamw_8bit.h"
+
 namespace haversack {
 
 AdamWOptimizer::AdamWOptimizer(const Graph& graph, const ParamLayout& layout,
-                               const ModelState& state, const AdamWOptions& options)
-    : graph_(graph), layout_(layout), state_(state), options_(options) {}
+                               const MomentLayout& moments, const ModelState& state,
+                               const AdamWOptions& options)
+    : graph_(graph), layout_(layout), moments_(moments), state_(state), options_(options) {}
 
 void AdamWOptimizer::Begin(int64_t step, double lr, double grad_scale) {
   current_ = {.lr = lr,
@@ -21,11 +24,20 @@ void AdamWOptimizer::Begin(int64_t step, double lr, double grad_scale) {
 }
 
 void AdamWOptimizer::Update(ParamId param, const float* grad) {
-  const int64_t offset = layout_.offset[param];
+  const MomentLayout::Slot& slot = moments_.slots[param];
+  float* weight = state_.weights + layout_.offset[param];
   AdamWStep step = current_;
   if (graph_.params[param].decay) step.weight_decay = options_.weight_decay;
-  AdamWUpdate(state_.weights + offset, grad, state_.m + offset, state_.v + offset,
-              graph_.params[param].count(), step);
+  if (slot.type == MomentType::kInt8) {
+    AdamWUpdate8Bit(weight, grad,
+                    {.m = reinterpret_cast<uint8_t*>(state_.m + slot.offset),
+                     .v = reinterpret_cast<uint8_t*>(state_.v + slot.offset),
+                     .m_scale = state_.m + slot.scales,
+                     .v_scale = state_.v + slot.scales},
+                    slot.count, step);
+    return;
+  }
+  AdamWUpdate(weight, grad, state_.m + slot.offset, state_.v + slot.offset, slot.count, step);
 }
 
 void AdamWOptimizer::UpdateAll() {

@@ -18,9 +18,9 @@ struct AdamWOptions {
 
 class AdamWOptimizer {
  public:
-  // Moments live in `state`; the graph, the layout and the memory behind `state` outlive this.
-  AdamWOptimizer(const Graph& graph, const ParamLayout& layout, const ModelState& state,
-                 const AdamWOptions& options);
+  // Moments live in `state`; the graph, the layouts and the memory behind `state` outlive this.
+  AdamWOptimizer(const Graph& graph, const ParamLayout& layout, const MomentLayout& moments,
+                 const ModelState& state, const AdamWOptions& options);
 
   // Sets what the updates of optimizer step `step` (counted from 1) use.
   void Begin(int64_t step, double lr, double grad_scale);
@@ -32,6 +32,7 @@ class AdamWOptimizer {
  private:
   const Graph& graph_;
   const ParamLayout& layout_;
+  const MomentLayout& moments_;
   ModelState state_;
   AdamWOptions options_;
   AdamWStep current_;

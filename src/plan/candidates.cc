@@ -15,6 +15,11 @@ constexpr int kRepetitions = 3;
 // a few percent of a step, so a round 10 GB/s will do.
 constexpr double kUpdateSecondsPerByte = 1e-10;
 
+// Bytes that an update reads and writes: weights and moments both ways, gradients once.
+int64_t UpdateTraffic(const StateBytes& state) {
+  return 2 * (state.weights + state.moments) + std::max(state.gradients, state.weights);
+}
+
 Graph OneBlockGraph(ModelConfig config, const BuildOptions& build) {
   config.layers = 1;
   return BuildGraph(config, build);
@@ -60,21 +65,21 @@ void MeasureSchedules(const Graph& graph, const ParamLayout& layout,
 
 }  // namespace
 
-StateBytes TrainingState(const ParamLayout& layout, bool fused_update) {
+StateBytes TrainingState(const ParamLayout& layout, const MomentLayout& moments,
+                         bool fused_update) {
   return {.weights = layout.bytes(),
           .gradients = fused_update ? 0 : layout.bytes(),
-          .moments = 2 * layout.bytes()};
+          .moments = 2 * moments.bytes()};
 }
 
 Candidates::Candidates(const ModelConfig& config, const Graph& graph, const ParamLayout& layout,
                        const BuildOptions& build, const PlanRequest& request)
     : graph_(graph),
-      layout_(layout),
       request_(request),
       one_block_(OneBlockGraph(config, build)),
       one_block_layout_(one_block_),
       mode_(request.fused_update ? ScheduleMode::kFusedUpdate : ScheduleMode::kTrain),
-      state_bytes_(TrainingState(layout, request.fused_update).total()) {
+      state_(TrainingState(layout, MomentLayout(graph, request.moments), request.fused_update)) {
   const int64_t fixed = request.micro_batch.value_or(0);
   if (fixed > 0 && request.batch % fixed != 0) {
     throw UserError(ExitCode::kUsage, "--micro-batch {} does not divide --batch {}", fixed,
@@ -88,7 +93,7 @@ Candidates::Candidates(const ModelConfig& config, const Graph& graph, const Para
     const Plan most = request.automatic() ? KeepPlan(graph, micro_batch) : FixedPlan(graph, micro_batch);
     largest_arena_bytes_ =
         std::max(largest_arena_bytes_,
-                 state_bytes_ + Lower(graph, most, ShapeOf(size), mode_).arena_bytes);
+                 state_.total() + Lower(graph, most, ShapeOf(size), mode_).arena_bytes);
     sizes_.push_back(std::move(size));
   }
   if (sizes_.empty()) {
@@ -164,7 +169,7 @@ Plan Candidates::FixedPlan(const Graph& graph, int64_t micro_batch) const {
 
 double Candidates::StepSeconds(int64_t micro_batch, double micro_batch_seconds) const {
   return static_cast<double>(request_.batch / micro_batch) * micro_batch_seconds +
-         kUpdateSecondsPerByte * 7 * static_cast<double>(layout_.bytes());
+         kUpdateSecondsPerByte * static_cast<double>(UpdateTraffic(state_));
 }
 
 Candidate Candidates::MakeCandidate(Plan plan, Schedule schedule,
@@ -172,7 +177,7 @@ Candidate Candidates::MakeCandidate(Plan plan, Schedule schedule,
   const double seconds = StepSeconds(schedule.shape.sequences, micro_batch_seconds);
   return {.plan = std::move(plan),
           .schedule = std::move(schedule),
-          .state_bytes = state_bytes_,
+          .state_bytes = state_.total(),
           .step_seconds = seconds,
           .noise_share = 0};
 }
@@ -232,7 +237,7 @@ void Candidates::WarmUp(CostProfile& profile) {
 
 void Candidates::Measure(int64_t arena_budget, CostProfile& profile) {
   for (Size& size : sizes_) {
-    if (state_bytes_ + size.least_bytes > arena_budget) continue;
+    if (state_.total() + size.least_bytes > arena_budget) continue;
     MeasureSize(size, profile);
     if (request_.automatic() && !size.planner) {
       size.planner = std::make_unique<Planner>(graph_, one_block_, ShapeOf(size), mode_,
@@ -244,7 +249,7 @@ void Candidates::Measure(int64_t arena_budget, CostProfile& profile) {
 
 std::optional<Candidate> Candidates::Choose(int64_t arena_budget) {
   std::optional<Candidate> best;
-  const int64_t bytes = arena_budget - state_bytes_;
+  const int64_t bytes = arena_budget - state_.total();
   for (const Size& size : sizes_) {
     if (!size.measured || size.least_bytes > bytes) continue;
     Candidate candidate;

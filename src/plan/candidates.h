@@ -23,12 +23,13 @@ struct StateBytes {
   int64_t moments = 0;
   int64_t total() const { return weights + gradients + moments; }
 };
-StateBytes TrainingState(const ParamLayout& layout, bool fused_update);
+StateBytes TrainingState(const ParamLayout& layout, const MomentLayout& moments, bool fused_update);
 
 struct PlanRequest {
   int64_t batch = 1;  // sequences per optimizer step, of this process
   int64_t seq = 1;
   bool fused_update = false;
+  MomentType moments = MomentType::kF32;
   std::optional<int64_t> micro_batch;  // fixed by the user; must divide the batch
   // "auto", "keep" or "recompute"; ignored where `plan` is given.
   std::string plan_name = "auto";
@@ -98,12 +99,11 @@ class Candidates {
   void AddPlansOfLayers(const Plan& whole, int64_t micro_batch, std::vector<Plan>& plans) const;
 
   const Graph& graph_;
-  const ParamLayout& layout_;
   PlanRequest request_;
   Graph one_block_;
   ParamLayout one_block_layout_;
   ScheduleMode mode_;
-  int64_t state_bytes_ = 0;
+  StateBytes state_;
   NoiseTable noise_;
   BlockMenu bytes_menu_;  // block plans at the smallest micro-batch, without costs
   std::vector<Size> sizes_;

@@ -23,11 +23,8 @@ constexpr const char* kInfo = "state.json";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kDone = "DONE";
 constexpr const char* kBytes = "bytes";
-constexpr const char* kParts[] = {"weights.", "m.", "v."};
 
 constexpr const char* kUnfinished = "writing-";
-
-std::vector<float*> PartsOf(const ModelState& state) { return {state.weights, state.m, state.v}; }
 
 int64_t BytesIn(const std::vector<std::string>& folders) {
   int64_t bytes = 0;
@@ -51,12 +48,16 @@ nlohmann::json Fingerprint(const std::string& path) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(std::string folder, const Graph& graph, const ParamLayout& layout)
-    : folder_(std::move(folder)), graph_(graph), layout_(layout) {}
+CheckpointStore::CheckpointStore(std::string folder, const Graph& graph, const ParamLayout& layout,
+                                 const MomentLayout& moments)
+    : folder_(std::move(folder)), graph_(graph), layout_(layout), moments_(moments) {}
 
 int64_t CheckpointStore::BytesEach() const {
-  const int64_t headers = static_cast<int64_t>(graph_.params.size()) * 3 * 160 + 65536;
-  return 3 * graph_.parameter_count() * static_cast<int64_t>(sizeof(float)) + headers;
+  int64_t bytes = 65536;
+  for (const StateTensor& tensor : StateTensors(graph_, layout_, moments_, {})) {
+    bytes += tensor.bytes() + 160;
+  }
+  return bytes;
 }
 
 std::string CheckpointStore::Path(int64_t step) const {
@@ -142,18 +143,14 @@ int64_t CheckpointStore::TotalBytes() const {
 }
 
 void CheckpointStore::CheckFinite(const ModelState& state) const {
-  const std::vector<float*> parts = PartsOf(state);
-  for (size_t k = 0; k < parts.size(); ++k) {
-    for (size_t p = 0; p < graph_.params.size(); ++p) {
-      const Param& param = graph_.params[p];
-      if (std::isfinite(SquaredNorm(parts[k] + layout_.offset[p], param.count()))) continue;
-      throw UserError(
-          ExitCode::kDiverged,
-          "training diverged: {}{} holds numbers that are not finite; no checkpoint was "
-          "written and nothing was exported; lower --lr or lengthen --warmup, and go on "
-          "from the last checkpoint",
-          kParts[k], param.name);
-    }
+  for (const StateTensor& tensor : StateTensors(graph_, layout_, moments_, state)) {
+    if (tensor.dtype != "F32") continue;  // a code book holds nothing else
+    if (std::isfinite(SquaredNorm(static_cast<const float*>(tensor.data), tensor.count))) continue;
+    throw UserError(ExitCode::kDiverged,
+                    "training diverged: {} holds numbers that are not finite; no checkpoint was "
+                    "written and nothing was exported; lower --lr or lengthen --warmup, and go on "
+                    "from the last checkpoint",
+                    tensor.name);
   }
 }
 
@@ -161,18 +158,12 @@ void CheckpointStore::Write(const std::string& folder, const nlohmann::json& inf
                             const ModelState& state) const {
   const auto path = [&](const char* name) { return folder + "/" + name; };
   std::vector<TensorSpec> specs;
-  for (const char* part : kParts) {
-    for (const Param& param : graph_.params) {
-      specs.push_back({.name = part + param.name, .dtype = "F32", .shape = {param.count()}});
-    }
+  const std::vector<StateTensor> tensors = StateTensors(graph_, layout_, moments_, state);
+  for (const StateTensor& tensor : tensors) {
+    specs.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = {tensor.count}});
   }
   SafetensorsWriter writer = SafetensorsWriter::Open(path(kState), specs, {});
-  const std::vector<float*> parts = PartsOf(state);
-  for (size_t k = 0; k < parts.size(); ++k) {
-    for (size_t p = 0; p < graph_.params.size(); ++p) {
-      writer.Write(kParts[k] + graph_.params[p].name, parts[k] + layout_.offset[p]);
-    }
-  }
+  for (const StateTensor& tensor : tensors) writer.WriteStored(tensor.name, tensor.data);
   writer.Finish();
   WriteWholeFile(path(kInfo), info.dump(1) + "\n");
   SyncFolder(folder);
@@ -229,19 +220,16 @@ std::optional<nlohmann::json> CheckpointStore::FindNewest(
 
 void CheckpointStore::LoadState(int64_t step, const ModelState& state) const {
   const SafetensorsFile file = SafetensorsFile::Open(Path(step) + "/" + kState);
-  const std::vector<float*> parts = PartsOf(state);
-  for (size_t k = 0; k < parts.size(); ++k) {
-    for (size_t p = 0; p < graph_.params.size(); ++p) {
-      const std::string name = kParts[k] + graph_.params[p].name;
-      const auto found = file.tensors().find(name);
-      if (found == file.tensors().end() || found->second.elements() != graph_.params[p].count()) {
-        throw UserError(ExitCode::kUsage,
-                        "{}: tensor {} is missing or of another size: the checkpoint is of another "
-                        "model",
-                        file.path(), name);
-      }
-      file.ReadAsF32(found->second, parts[k] + layout_.offset[p]);
+  for (const StateTensor& tensor : StateTensors(graph_, layout_, moments_, state)) {
+    const auto found = file.tensors().find(tensor.name);
+    if (found == file.tensors().end() || found->second.elements() != tensor.count ||
+        found->second.dtype != tensor.dtype) {
+      throw UserError(ExitCode::kUsage,
+                      "{}: tensor {} is missing or of another size or type: the checkpoint is of "
+                      "another model",
+                      file.path(), tensor.name);
     }
+    file.ReadStored(found->second, tensor.data);
   }
 }
 

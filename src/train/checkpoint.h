@@ -1,7 +1,7 @@
 // Checkpoints: everything a run needs to go on as if it had never stopped, in one directory each.
 //
 //   OUT/checkpoints/step-00000120/state.json         step, cursor, plan, options, counters
-//                                 state.safetensors  weights and both moments, f32
+//                                 state.safetensors  weights and moments, as they lie in memory
 //                                 DONE               written last: size and XXH64 of each of them
 //
 // A checkpoint is written beside its final name, synced, and renamed when whole; a directory
@@ -28,7 +28,8 @@ enum class Verify { kSizes, kContent };
 class CheckpointStore {
  public:
   // `folder`: OUT/checkpoints; need not exist.
-  CheckpointStore(std::string folder, const Graph& graph, const ParamLayout& layout);
+  CheckpointStore(std::string folder, const Graph& graph, const ParamLayout& layout,
+                  const MomentLayout& moments);
 
   // Bytes of one checkpoint, as nearly as can be known ahead.
   int64_t BytesEach() const;
@@ -71,6 +72,7 @@ class CheckpointStore {
   std::string folder_;
   const Graph& graph_;
   const ParamLayout& layout_;
+  const MomentLayout& moments_;
   std::optional<int64_t> best_;
   std::map<int64_t, std::string> damaged_;  // steps, and what is wrong with them
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -32,6 +33,7 @@ class CheckpointTest : public testing::Test {
       : folder_(fs::temp_directory_path() / fmt::format("haversack-checkpoint-{}", getpid())),
         graph_(TinyGraph()),
         layout_(graph_),
+        moments_(graph_, MomentType::kF32),
         values_(3 * layout_.total, 0.0f),
         store_(Open()) {
     fs::remove_all(folder_);
@@ -39,7 +41,9 @@ class CheckpointTest : public testing::Test {
   }
   ~CheckpointTest() override { fs::remove_all(folder_); }
 
-  CheckpointStore Open() const { return CheckpointStore(folder_.string(), graph_, layout_); }
+  CheckpointStore Open() const {
+    return CheckpointStore(folder_.string(), graph_, layout_, moments_);
+  }
   ModelState State(std::vector<float>& values) const {
     ModelState state;
     state.weights = values.data();
@@ -84,6 +88,7 @@ class CheckpointTest : public testing::Test {
   fs::path folder_;
   Graph graph_;
   ParamLayout layout_;
+  MomentLayout moments_;
   std::vector<float> values_;
   CheckpointStore store_;
 };
@@ -218,6 +223,51 @@ TEST_F(CheckpointTest, RefusesNumbersThatAreNotFiniteAndLeavesTheLastOne) {
   EXPECT_EQ(Names(), (std::set<std::string>{"step-00000001"}));
 }
 
+TEST_F(CheckpointTest, EightBitMomentsGoAsTheyAreAndDoNotReadAsFloats) {
+  nlohmann::json json = {{"model_type", "llama"},    {"hidden_size", 64},
+                         {"intermediate_size", 128}, {"num_hidden_layers", 1},
+                         {"num_attention_heads", 2}, {"num_key_value_heads", 1},
+                         {"vocab_size", 128},        {"tie_word_embeddings", true}};
+  const Graph graph =
+      BuildGraph(ParseModelConfig(json, "test"), {.positions = 16, .loss_chunk = 8});
+  const ParamLayout layout(graph);
+  const MomentLayout moments(graph, MomentType::kInt8);
+  EXPECT_LT(moments.total * 3, layout.total);
+  const auto make = [&](std::vector<float>& values) {
+    values.resize(layout.total + 2 * moments.total);
+    ModelState state;
+    state.weights = values.data();
+    state.m = values.data() + layout.total;
+    state.v = state.m + moments.total;
+    return state;
+  };
+  std::vector<float> written, read;
+  const ModelState from = make(written);
+  int number = 0;
+  for (const StateTensor& tensor : StateTensors(graph, layout, moments, from)) {
+    for (int64_t i = 0; i < tensor.count; ++i) {
+      if (tensor.dtype == "F32") {
+        static_cast<float*>(tensor.data)[i] = static_cast<float>(++number);
+      } else {
+        static_cast<uint8_t*>(tensor.data)[i] = static_cast<uint8_t>(++number);
+      }
+    }
+  }
+  CheckpointStore store(folder_.string(), graph, layout, moments);
+  store.Save({{"step", 1}}, from, 1, false);
+  store.LoadState(1, make(read));
+  EXPECT_EQ(std::memcmp(read.data(), written.data(), read.size() * sizeof(float)), 0);
+
+  const MomentLayout floats(graph, MomentType::kF32);
+  std::vector<float> values(layout.total + 2 * floats.total);
+  ModelState state;
+  state.weights = values.data();
+  state.m = state.weights + layout.total;
+  state.v = state.m + floats.total;
+  EXPECT_THROW(CheckpointStore(folder_.string(), graph, layout, floats).LoadState(1, state),
+               UserError);
+}
+
 TEST_F(CheckpointTest, AForeignModelsCheckpointIsNamed) {
   Save(1);
   nlohmann::json json = {{"model_type", "llama"},    {"hidden_size", 16},
@@ -232,7 +282,10 @@ TEST_F(CheckpointTest, AForeignModelsCheckpointIsNamed) {
   state.weights = values.data();
   state.m = values.data() + layout.total;
   state.v = values.data() + 2 * layout.total;
-  EXPECT_THROW(CheckpointStore(folder_.string(), other, layout).LoadState(1, state), UserError);
+  EXPECT_THROW(
+      CheckpointStore(folder_.string(), other, layout, MomentLayout(other, MomentType::kF32))
+          .LoadState(1, state),
+      UserError);
 }
 
 }  // namespace

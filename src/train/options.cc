@@ -92,6 +92,7 @@ nlohmann::json RunIdentity(const TrainOptions& o) {
           {"--beta2", o.adamw.beta2},
           {"--epsilon", o.adamw.epsilon},
           {"--weight-decay", o.adamw.weight_decay},
+          {"--optimizer", o.moments == MomentType::kF32 ? nlohmann::json() : "adamw8bit"},
           {"--fused-update", o.fused_update},
           {"--max-bad-steps", o.max_bad_steps},
           {"--plan", o.plan},

@@ -37,6 +37,7 @@ struct TrainOptions {
   int64_t warmup = 0;
   double clip = 1.0;  // global gradient norm; 0: off
   AdamWOptions adamw;
+  MomentType moments = MomentType::kF32;
   bool fused_update = false;
   int64_t max_bad_steps = 5;  // non-finite steps in a row before the run stops
 

@@ -43,8 +43,9 @@ class Preparation {
         /*with_weights=*/false));
     run_.dir = std::make_unique<RunDir>(options.out);
     CheckModelIsNotExport();
+    run_.moments = std::make_unique<MomentLayout>(run_.model->graph, options.moments);
     run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(), run_.model->graph,
-                                                         run_.model->layout);
+                                                         run_.model->layout, *run_.moments);
     FindCheckpoint();
     if (!options.random_init) OpenWeights(*run_.model);
     run_.reporter = std::make_unique<Reporter>(run_.dir->File("train.log"), run_.budget);

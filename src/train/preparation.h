@@ -23,6 +23,7 @@ struct PreparedRun {
   int64_t budget = 0;  // bytes
   std::unique_ptr<RunDir> dir;
   std::unique_ptr<Model> model;
+  std::unique_ptr<MomentLayout> moments;
   std::unique_ptr<CheckpointStore> checkpoints;
   std::unique_ptr<Reporter> reporter;
   std::unique_ptr<Dataset> train;

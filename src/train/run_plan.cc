@@ -75,6 +75,7 @@ PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph) {
   PlanRequest request = {.batch = options.batch,
                          .seq = options.seq,
                          .fused_update = options.fused_update,
+                         .moments = options.moments,
                          .micro_batch = options.micro_batch,
                          .plan_name = options.plan,
                          .plan = std::nullopt,

@@ -76,13 +76,13 @@ class Trainer {
                     "evaluation needs {} bytes, a step {}", evaluation_.arena_bytes,
                     schedule_bytes);
     arena_ = std::make_unique<Arena>(chosen.arena_bytes());
-    const auto take = [&](const char* name) {
-      return reinterpret_cast<float*>(arena_->Take(name, layout.bytes()));
+    const auto take = [&](const char* name, int64_t bytes) {
+      return reinterpret_cast<float*>(arena_->Take(name, bytes));
     };
-    state_.weights = take("weights");
-    if (!options_.fused_update) state_.grads = take("gradients");
-    state_.m = take("first moments");
-    state_.v = take("second moments");
+    state_.weights = take("weights", layout.bytes());
+    if (!options_.fused_update) state_.grads = take("gradients", layout.bytes());
+    state_.m = take("first moments", run_.moments->bytes());
+    state_.v = take("second moments", run_.moments->bytes());
     std::byte* region = arena_->Take("schedule", schedule_bytes);
     arena_->FaultIn();
     if (run_.stored) {
@@ -94,7 +94,8 @@ class Trainer {
       LoadWeights(model.graph, layout, *model.files, state_.weights);
     }
     executor_ = std::make_unique<Executor>(model.graph, layout, state_, region, schedule_bytes);
-    optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, state_, options_.adamw);
+    optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, *run_.moments, state_,
+                                                  options_.adamw);
     lr_ = {.shape = options_.schedule,
            .peak = options_.lr,
            .final_ratio = options_.final_lr_ratio,
