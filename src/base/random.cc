@@ -18,15 +18,23 @@ uint64_t Mix(uint64_t x) {  // SplitMix64's finaliser (Steele et al., OOPSLA 201
 
 }  // namespace
 
-std::array<uint32_t, 4> RandomStream::Block(uint64_t block) const {
+RandomStream::Words RandomStream::words() const {
   // Key: seed and purpose. Counter: block, layer, step.
   const uint64_t key = Mix(key_.seed ^ (uint64_t{static_cast<uint32_t>(key_.purpose)} << 32) ^
                            (uint64_t{static_cast<uint32_t>(key_.purpose)} * 0x2545f491u));
   const uint64_t where = Mix((uint64_t{key_.layer} << 40) ^ key_.step);
-  uint32_t k0 = static_cast<uint32_t>(key);
-  uint32_t k1 = static_cast<uint32_t>(key >> 32);
+  return {.key0 = static_cast<uint32_t>(key),
+          .key1 = static_cast<uint32_t>(key >> 32),
+          .counter2 = static_cast<uint32_t>(where),
+          .counter3 = static_cast<uint32_t>(where >> 32)};
+}
+
+std::array<uint32_t, 4> RandomStream::Block(uint64_t block) const {
+  const Words w = words();
+  uint32_t k0 = w.key0;
+  uint32_t k1 = w.key1;
   std::array<uint32_t, 4> c = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                               static_cast<uint32_t>(where), static_cast<uint32_t>(where >> 32)};
+                               w.counter2, w.counter3};
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * c[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * c[2];

@@ -32,6 +32,13 @@ class RandomStream {
  public:
   explicit RandomStream(const RandomKey& key) : key_(key) {}
 
+  // What Philox is keyed with, for kernels that draw many numbers at once: its two key words, and
+  // the two upper words of its counter, of which `block` is the lower two.
+  struct Words {
+    uint32_t key0, key1, counter2, counter3;
+  };
+  Words words() const;
+
   // Four independent uniform words at position `block`.
   std::array<uint32_t, 4> Block(uint64_t block) const;
   // A uniform word at position `element`.
