@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -48,13 +49,29 @@ std::byte* Arena::Take(const std::string& name, int64_t bytes) {
   return result;
 }
 
-void Arena::FaultIn() {
+void Arena::FaultIn(int64_t begin, int64_t end) {
+  HAVERSACK_CHECK(0 <= begin && begin <= end && end <= bytes_, "[{}, {}) of {}", begin, end, bytes_);
   // One write a page: the kernel hands out zeroed pages.
-  ParallelFor(bytes_ / kPage, 512, [&](int64_t begin, int64_t end) {
-    for (int64_t page = begin; page < end; ++page) {
-      *reinterpret_cast<volatile char*>(base_ + page * kPage) = 0;
+  const int64_t first = begin / kPage, last = (end + kPage - 1) / kPage;
+  ParallelFor(last - first, 512, [&](int64_t from, int64_t to) {
+    for (int64_t page = first + from; page < first + to; ++page) {
+      volatile auto* byte = reinterpret_cast<volatile char*>(base_ + page * kPage);
+      *byte = *byte;
     }
   });
+}
+
+void Arena::ShrinkTo(int64_t bytes) {
+  const auto size = static_cast<int64_t>(AlignUp(bytes, kPage));
+  if (size >= bytes_) return;
+  // A huge page that reaches past the end is given back too, in small pages from now on.
+  const int64_t whole = size / kHugePage * kHugePage;
+  if (whole < size) madvise(base_ + whole, size - whole, MADV_NOHUGEPAGE);
+  munmap(base_ + size, bytes_ - size);
+  bytes_ = size;
+  Region& last = regions_.back();
+  last.bytes = std::min(last.bytes, size - last.offset);
+  used_ = std::min(used_, size);
 }
 
 }  // namespace haversack

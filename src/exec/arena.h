@@ -27,8 +27,10 @@ class Arena {
   // The next `bytes` of the range, 64-byte aligned. A request past the end fails with an error that
   // names the region: the budget is never passed in silence.
   std::byte* Take(const std::string& name, int64_t bytes);
-  // Makes every page resident and zero.
-  void FaultIn();
+  // Makes every page of [begin, end) resident; they hold zeros as long as nothing was written.
+  void FaultIn(int64_t begin, int64_t end);
+  // Gives back everything past `bytes`; the last region ends there at the latest.
+  void ShrinkTo(int64_t bytes);
 
   int64_t bytes() const { return bytes_; }
   int64_t used() const { return used_; }

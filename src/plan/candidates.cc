@@ -106,11 +106,12 @@ Candidates::Candidates(const ModelConfig& config, const Graph& graph, const Para
     bytes_menu_ = EnumerateBlockPlans(one_block_, ShapeOf(sizes_.back()), mode_, request.actions,
                                       CostProfile());
   }
-  SetNoise(TypicalNoise(graph, one_block_, request.actions));
+  SetNoise(TypicalNoise(graph, one_block_, request.actions), request.noise_limit);
 }
 
-void Candidates::SetNoise(const NoiseTable& table) {
+void Candidates::SetNoise(const NoiseTable& table, std::optional<double> limit) {
   noise_ = table;
+  request_.noise_limit = limit;
   for (Size& size : sizes_) {
     if (size.planner && request_.actions.lossy()) size.planner->SetNoise(noise_, request_.noise_limit);
   }

@@ -60,8 +60,10 @@ class Candidates {
   Candidates(const ModelConfig& config, const Graph& graph, const ParamLayout& layout,
              const BuildOptions& build, const PlanRequest& request);
 
-  // What encoding costs in accuracy; typical values until it is measured.
-  void SetNoise(const NoiseTable& table);
+  // What encoding costs in accuracy, and how much of it is allowed (nullopt: any); the request's
+  // limit on typical values until then.
+  void SetNoise(const NoiseTable& table, std::optional<double> limit);
+  int64_t state_bytes() const { return state_.total(); }
   const NoiseTable& noise() const { return noise_; }
   const Graph& one_block() const { return one_block_; }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -100,7 +101,8 @@ double NoiseShare(const NoiseTable& table, const Graph& whole, const Graph& one_
     }
     share += gain->second * error->second;
   }
-  return share;
+  // A value that is not finite has no error worth the name.
+  return std::isfinite(share) ? share : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace haversack

@@ -39,11 +39,7 @@ Planner::Planner(const Graph& whole, const Graph& one_block, const BatchShape& s
 }
 
 void Planner::SetNoise(const NoiseTable& table, std::optional<double> limit) {
-  std::erase_if(frontier_, [](const Solution& solution) {
-    return std::ranges::any_of(solution.plan.actions, [](const Action& action) {
-      return action.kind == Action::Kind::kEncode;
-    });
-  });
+  std::erase_if(frontier_, [](const Solution& found) { return EncodesAny(found.plan); });
   noise_limit_ = limit;
   for (int layer = 0; layer < whole_.layers; ++layer) {
     // By (open value, action, again): many block plans share them.

@@ -236,6 +236,12 @@ std::string WhyInconsistent(const Graph& graph, const Plan& plan) {
   return "";
 }
 
+bool EncodesAny(const Plan& plan) {
+  return std::ranges::any_of(plan.actions, [](const Action& action) {
+    return action.kind == Action::Kind::kEncode;
+  });
+}
+
 nlohmann::json PlanToJson(const Graph& graph, const Plan& plan) {
   nlohmann::json values = nlohmann::json::object();
   nlohmann::json outliers = nlohmann::json::object();

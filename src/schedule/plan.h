@@ -73,6 +73,8 @@ std::vector<std::vector<Fidelity>> FidelityOf(const Graph& graph, const Plan& pl
 // input that is coarse must run again.
 std::string WhyInconsistent(const Graph& graph, const Plan& plan);
 
+bool EncodesAny(const Plan& plan);
+
 nlohmann::json PlanToJson(const Graph& graph, const Plan& plan);
 // Throws UserError (exit 2) naming `where` and the field: unknown value, unknown action, illegal
 // action, actions that do not go together.

@@ -219,15 +219,28 @@ class Preparation {
       }
       // Another micro-batch would sum the gradient in another order: a resumed run keeps its own.
       if (!request.micro_batch) request.micro_batch = before;
+      ContinueCompression(request);
     }
-    planner_ = std::make_unique<RunPlanner>(*run_.model, request);
+    run_.planner = std::make_unique<RunPlanner>(*run_.model, request);
     const bool done = run_.stored && run_.progress.step >= run_.options.steps;
-    if (!done) planner_->CheckFits(run_.budget);
+    if (!done) run_.planner->CheckFits(run_.budget);
+  }
+
+  // What compression changes is fixed for a run: the same flags go on with the checkpoint's plan.
+  void ContinueCompression(PlanRequest& request) {
+    if (!request.automatic()) return;
+    const nlohmann::json& before = run_.stored->at("identity").at("options");
+    const nlohmann::json now = RunIdentity(run_.options);
+    for (const char* flag : {"--plan", "--actions", "--noise-share", "--memory", "--micro-batch"}) {
+      if (before.value(flag, nlohmann::json()) != now.at(flag)) return;
+    }
+    Plan plan = PlanFromJson(run_.model->graph, run_.stored->at("plan"), "the checkpoint's plan");
+    plan.name = run_.stored->at("plan").at("name");
+    if (EncodesAny(plan)) request.plan = std::move(plan);
   }
 
   void MakePlan() {
-    run_.plan = std::make_unique<RunPlan>(planner_->Plan(run_.budget));
-    planner_.reset();
+    run_.plan = std::make_unique<RunPlan>(run_.planner->Plan(run_.budget));
     Log(Verdict(*run_.plan));
     const int64_t before = run_.stored ? run_.stored->at("micro_batch").get<int64_t>() : 0;
     const int64_t now = run_.plan->chosen.plan.micro_batch;
@@ -240,7 +253,6 @@ class Preparation {
   }
 
   PreparedRun run_;
-  std::unique_ptr<RunPlanner> planner_;
   std::vector<std::string> notes_;  // until there is a log
 };
 

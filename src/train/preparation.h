@@ -31,6 +31,7 @@ struct PreparedRun {
   std::optional<nlohmann::json> stored;  // the checkpoint that is resumed
   Progress progress;
   nlohmann::json identity;        // options, and the content hashes of model and data
+  std::unique_ptr<RunPlanner> planner;
   std::unique_ptr<RunPlan> plan;  // none: nothing is left to do
 };
 

@@ -153,16 +153,41 @@ RunPlan RunPlanner::Plan(int64_t budget) {
   }
   Measure(budget);
   CheckFits(budget);
+  RunPlan run = Replan(budget);
+  run.predicted_peak_bytes = std::max(PeakResidentBytes(), run.predicted_peak_bytes);
+  return run;
+}
+
+RunPlan RunPlanner::Replan(int64_t budget) {
+  std::optional<RunPlan> run = TryReplan(budget);
+  HAVERSACK_CHECK(run.has_value(), "no candidate in {} bytes", budget);
+  return std::move(*run);
+}
+
+std::optional<RunPlan> RunPlanner::TryReplan(int64_t budget) {
   std::optional<Candidate> chosen = candidates_.Choose(budget - overhead());
-  HAVERSACK_CHECK(chosen.has_value(), "no candidate in {} bytes", budget - overhead());
+  if (!chosen) return std::nullopt;
   RunPlan run;
   run.memory = memory_;
   run.memory.budget = budget;
   run.chosen = std::move(*chosen);
-  run.predicted_peak_bytes = std::max(PeakResidentBytes(), overhead() + run.chosen.arena_bytes());
+  run.predicted_peak_bytes = overhead() + run.chosen.arena_bytes();
   run.predicted_tokens_per_s =
       static_cast<double>(request_.batch * request_.seq) / run.chosen.step_seconds;
   return run;
+}
+
+void RunPlanner::SetNoise(const NoiseTable& table, std::optional<double> limit) {
+  candidates_.SetNoise(table, limit);
+}
+
+bool RunPlanner::AllowOnlyExact(int64_t budget) {
+  candidates_.SetNoise({}, 0.0);
+  return Fits(budget);
+}
+
+int64_t RunPlanner::PeakOf(int64_t region_bytes) const {
+  return overhead() + candidates_.state_bytes() + region_bytes;
 }
 
 void RunPlanner::Measure(int64_t budget) {

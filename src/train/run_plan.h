@@ -73,6 +73,22 @@ class RunPlanner {
   // the smallest budget that would do, and what to change.
   RunPlan Plan(int64_t budget);
 
+  // After Plan, once the arena exists: the fastest way within `budget` bytes by what is known now.
+  RunPlan Replan(int64_t budget);
+  // Nothing where nothing fits.
+  std::optional<RunPlan> TryReplan(int64_t budget);
+
+  // Whether the plan is chosen here, and whether that may be an encoded one.
+  bool automatic() const { return request_.automatic(); }
+  bool lossy() const { return request_.automatic() && request_.actions.lossy(); }
+  // What encoding costs in accuracy, and how much of it is allowed.
+  void SetNoise(const NoiseTable& table, std::optional<double> limit);
+  // Rules encoded plans out. Whether an exact one fits.
+  bool AllowOnlyExact(int64_t budget);
+  const Graph& one_block() const { return candidates_.one_block(); }
+  // Of the whole process, with a schedule of `region_bytes`.
+  int64_t PeakOf(int64_t region_bytes) const;
+
   // After Plan: the best speed at `points` budgets from the smallest that fits to what is worth
   // using, none above `budget`. More budget is never slower.
   std::vector<FrontierPoint> Frontier(int64_t budget, int points);

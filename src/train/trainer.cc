@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "exec/executor.h"
 #include "io/model_dir.h"
 #include "optim/adamw_optimizer.h"
+#include "train/accuracy.h"
 #include "train/evaluate.h"
 #include "train/preparation.h"
 #include "train/signals.h"
@@ -69,13 +71,10 @@ class Trainer {
   void OpenArena() {
     const Model& model = *run_.model;
     const ParamLayout& layout = model.layout;
-    const Candidate& chosen = run_.plan->chosen;
-    const int64_t schedule_bytes = chosen.schedule.arena_bytes;
-    evaluation_ = Lower(model.graph, chosen.plan, chosen.schedule.shape, ScheduleMode::kEvaluate);
-    HAVERSACK_CHECK(evaluation_.arena_bytes <= schedule_bytes,
-                    "evaluation needs {} bytes, a step {}", evaluation_.arena_bytes,
-                    schedule_bytes);
-    arena_ = std::make_unique<Arena>(chosen.arena_bytes());
+    // Measuring what compression costs may take more than the plan that comes of it.
+    const bool calibrates = NeedsCalibration(run_);
+    arena_ = std::make_unique<Arena>(calibrates ? run_.plan->memory.arena()
+                                                : run_.plan->chosen.arena_bytes());
     const auto take = [&](const char* name, int64_t bytes) {
       return reinterpret_cast<float*>(arena_->Take(name, bytes));
     };
@@ -83,8 +82,9 @@ class Trainer {
     if (!options_.fused_update) state_.grads = take("gradients", layout.bytes());
     state_.m = take("first moments", run_.moments->bytes());
     state_.v = take("second moments", run_.moments->bytes());
-    std::byte* region = arena_->Take("schedule", schedule_bytes);
-    arena_->FaultIn();
+    const int64_t state_bytes = arena_->used();
+    std::byte* region = arena_->Take("schedule", arena_->bytes() - state_bytes);
+    arena_->FaultIn(0, state_bytes);
     if (run_.stored) {
       run_.checkpoints->LoadState(progress_.step, state_);
       Log(fmt::format("resumed after step {}", progress_.step));
@@ -93,6 +93,15 @@ class Trainer {
     } else {
       LoadWeights(model.graph, layout, *model.files, state_.weights);
     }
+    if (calibrates) Calibrate(region, arena_->bytes() - state_bytes);
+    const Candidate& chosen = run_.plan->chosen;
+    const int64_t schedule_bytes = chosen.schedule.arena_bytes;
+    arena_->ShrinkTo(state_bytes + schedule_bytes);
+    arena_->FaultIn(state_bytes, arena_->bytes());
+    evaluation_ = Lower(model.graph, chosen.plan, chosen.schedule.shape, ScheduleMode::kEvaluate);
+    HAVERSACK_CHECK(evaluation_.arena_bytes <= schedule_bytes,
+                    "evaluation needs {} bytes, a step {}", evaluation_.arena_bytes,
+                    schedule_bytes);
     executor_ = std::make_unique<Executor>(model.graph, layout, state_, region, schedule_bytes);
     optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, *run_.moments, state_,
                                                   options_.adamw);
@@ -102,6 +111,29 @@ class Trainer {
            .warmup_steps = options_.warmup,
            .total_steps = options_.steps};
     Log(fmt::format("first forward after {:.1f} s", SecondsSince(started_)));
+  }
+
+  // The moments are zero before the first step, so their memory can hold two gradients; a resumed
+  // run reads them again. 8-bit moments are too small: then the end of the region serves.
+  void Calibrate(std::byte* region, int64_t region_bytes) {
+    const int64_t bytes = run_.model->layout.bytes();
+    AccuracyMemory memory = {.weights = state_.weights,
+                             .first = state_.m,
+                             .second = state_.v,
+                             .region = region,
+                             .region_bytes = region_bytes};
+    const bool small = run_.moments->bytes() < bytes;
+    if (small) {
+      memory.region_bytes = std::max<int64_t>(0, (region_bytes - 2 * bytes) / 64 * 64);
+      memory.beyond_bytes = 2 * bytes;
+      memory.first = reinterpret_cast<float*>(region + memory.region_bytes);
+      memory.second = memory.first + run_.model->layout.total;
+    }
+    FitPlanToAccuracy(run_, memory);
+    if (small) return;
+    std::memset(state_.m, 0, run_.moments->bytes());
+    std::memset(state_.v, 0, run_.moments->bytes());
+    if (run_.stored) run_.checkpoints->LoadState(progress_.step, state_);
   }
 
   // A full disk should show now, not after hours of work.
@@ -203,8 +235,10 @@ class Trainer {
     };
     if (options_.fused_update) optimizer_->Begin(progress_.updates + 1, lr, 1);
     for (size_t i = 0; i < batches_.size(); ++i) {
-      executor_->Run(run_.plan->chosen.schedule, ViewOf(batches_[i], scale, &loss_sum), i > 0,
-                     update);
+      MicroBatch batch = ViewOf(batches_[i], scale, &loss_sum);
+      batch.seed = options_.seed;
+      batch.sample = progress_.cursor + i * run_.plan->chosen.plan.micro_batch;
+      executor_->Run(run_.plan->chosen.schedule, batch, i > 0, update);
     }
     report.grad_norm = options_.fused_update ? std::sqrt(squared_norm)
                                              : GradientNorm(run_.model->layout, state_.grads);
