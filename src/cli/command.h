@@ -17,6 +17,7 @@ struct Command {
 
 ExitCode TrainCommand(int argc, const char* const* argv);
 ExitCode PlanCommand(int argc, const char* const* argv);
+ExitCode BenchCommand(int argc, const char* const* argv);
 ExitCode EvalCommand(int argc, const char* const* argv);
 ExitCode GenerateCommand(int argc, const char* const* argv);
 ExitCode TokenizeCommand(int argc, const char* const* argv);

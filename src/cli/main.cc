@@ -9,9 +9,10 @@
 namespace haversack {
 namespace {
 
-constexpr std::array<Command, 5> kCommands = {{
+constexpr std::array<Command, 6> kCommands = {{
     {"train", "train or fine-tune a model inside a memory budget", TrainCommand},
     {"plan", "say whether a run fits a budget and how fast it will be", PlanCommand},
+    {"bench", "time a training step op by op against the machine's limits", BenchCommand},
     {"eval", "loss and perplexity of a model on text", EvalCommand},
     {"generate", "continue a prompt", GenerateCommand},
     {"tokenize", "token ids of each line of a file", TokenizeCommand},
@@ -44,10 +45,11 @@ ExitCode Dispatch(int argc, const char* const* argv) {
   for (const Command& command : kCommands) {
     if (command.name == name) return command.run(argc - 1, argv + 1);
   }
-  throw UserError(ExitCode::kUsage,
-                  "'{}' is not a command; there are train, plan, eval, generate and tokenize (see "
-                  "haversack --help)",
-                  name);
+  throw UserError(
+      ExitCode::kUsage,
+      "'{}' is not a command; there are train, plan, bench, eval, generate and tokenize "
+      "(see haversack --help)",
+      name);
 }
 
 // fmt::print throws where standard error is closed or full, and the exit code would be lost.

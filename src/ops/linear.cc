@@ -33,6 +33,16 @@ double Linear::forward_flops(const BatchShape& shape) const {
          static_cast<double>(out_);
 }
 
+std::vector<MatrixProduct> Linear::forward_products(const BatchShape& shape) const {
+  return {
+      {.tb = Transpose::kYes, .m = shape.tokens(), .n = out_, .k = in_, .type = matmul_.type()}};
+}
+
+std::vector<MatrixProduct> Linear::backward_products(const BatchShape& shape) const {
+  return {{.ta = Transpose::kYes, .m = out_, .n = in_, .k = shape.tokens(), .type = matmul_.type()},
+          {.m = shape.tokens(), .n = in_, .k = out_, .type = matmul_.type()}};
+}
+
 void Linear::Project(const OpArgs& args, float beta) const {
   matmul_(Transpose::kNo, Transpose::kYes, args.tokens, out_, in_, 1, args.in[0], in_,
           args.param[0], in_, beta, args.out[0], out_, args.scratch);

@@ -24,6 +24,8 @@ class Linear : public Op {
   size_t forward_scratch(const BatchShape& shape) const override;
   size_t backward_scratch(const BatchShape& shape) const override;
   double forward_flops(const BatchShape& shape) const override;
+  std::vector<MatrixProduct> forward_products(const BatchShape& shape) const override;
+  std::vector<MatrixProduct> backward_products(const BatchShape& shape) const override;
   void Forward(const OpArgs& args) const override;
   void Backward(const OpArgs& args) const override;
 

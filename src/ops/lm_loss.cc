@@ -29,6 +29,21 @@ double LmLoss::forward_flops(const BatchShape& shape) const {
   return 6.0 * static_cast<double>(shape.tokens()) * static_cast<double>(hidden_ * vocab_);
 }
 
+std::vector<MatrixProduct> LmLoss::forward_products(const BatchShape& shape) const {
+  const int64_t chunk = Chunk(shape.tokens());
+  std::vector<MatrixProduct> products;
+  const auto add = [&](int64_t rows, int64_t count) {
+    if (rows == 0 || count == 0) return;
+    const ComputeType type = matmul_.type();
+    products.push_back({Transpose::kNo, Transpose::kYes, rows, vocab_, hidden_, type, count});
+    products.push_back({Transpose::kYes, Transpose::kNo, vocab_, hidden_, rows, type, count});
+    products.push_back({Transpose::kNo, Transpose::kNo, rows, hidden_, vocab_, type, count});
+  };
+  add(chunk, shape.tokens() / chunk);
+  add(shape.tokens() % chunk, 1);
+  return products;
+}
+
 void LmLoss::Logits(const float* x, int64_t rows, const float* head, float* logits) const {
   Gemm(Transpose::kNo, Transpose::kYes, rows, vocab_, hidden_, 1, x, hidden_, head, hidden_, 0,
        logits, vocab_);

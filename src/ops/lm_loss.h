@@ -25,6 +25,8 @@ class LmLoss final : public Op {
   size_t forward_scratch(const BatchShape& shape) const override;
   double forward_flops(const BatchShape& shape) const override;
   double backward_flops(const BatchShape&) const override { return 0; }
+  // Of training: those of the gradients too.
+  std::vector<MatrixProduct> forward_products(const BatchShape& shape) const override;
   void Forward(const OpArgs& args) const override;
   void Backward(const OpArgs& args) const override;
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "codec/fused.h"
+#include "kernels/matmul.h"
 
 namespace haversack {
 
@@ -69,6 +70,21 @@ struct OpArgs {
   std::byte* scratch = nullptr;
 };
 
+// One matrix product that an op computes, `count` times: Gemm's sizes and forms.
+struct MatrixProduct {
+  Transpose ta = Transpose::kNo;
+  Transpose tb = Transpose::kNo;
+  int64_t m = 0, n = 0, k = 0;
+  ComputeType type = ComputeType::kF32;
+  int64_t count = 1;
+
+  // Multiply and add counted as two; of one product.
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
+  bool operator==(const MatrixProduct&) const = default;
+};
+
 // What an op's backward reads beside parameters and output gradients.
 struct BackwardReads {
   std::vector<int> inputs;
@@ -118,6 +134,10 @@ class Op {
   // Floating-point operations of forward and backward, multiply and add counted as two.
   virtual double forward_flops(const BatchShape& shape) const = 0;
   virtual double backward_flops(const BatchShape& shape) const { return 2 * forward_flops(shape); }
+  // The products that an op's passes consist of: what the machine's rate at them limits. None where
+  // moving the operands is the work, or where the op is attention.
+  virtual std::vector<MatrixProduct> forward_products(const BatchShape&) const { return {}; }
+  virtual std::vector<MatrixProduct> backward_products(const BatchShape&) const { return {}; }
 
   virtual void Forward(const OpArgs& args) const = 0;
   // Runs the forward again for outputs that were dropped; outputs that were kept (a norm's rstd)
