@@ -60,23 +60,24 @@ class StepBench {
         schedule_(plan.chosen.schedule),
         micro_batches_(options.batch / plan.chosen.plan.micro_batch),
         tokens_(schedule_.shape, model.config.vocab, options.seed),
+        moments_(model.graph, options.moments),
         arena_(plan.chosen.arena_bytes()) {
-    const auto take = [&](const char* name) {
-      return reinterpret_cast<float*>(arena_.Take(name, model.layout.bytes()));
+    const auto take = [&](const char* name, int64_t bytes) {
+      return reinterpret_cast<float*>(arena_.Take(name, bytes));
     };
-    state_.weights = take("weights");
-    if (!options.fused_update) state_.grads = take("gradients");
-    state_.m = take("first moments");
-    state_.v = take("second moments");
+    state_.weights = take("weights", model.layout.bytes());
+    if (!options.fused_update) state_.grads = take("gradients", model.layout.bytes());
+    state_.m = take("first moments", moments_.bytes());
+    state_.v = take("second moments", moments_.bytes());
     std::byte* region = arena_.Take("schedule", schedule_.arena_bytes);
-    arena_.FaultIn();
+    arena_.FaultIn(0, arena_.bytes());
     if (options.random_init) {
       InitWeights(model.graph, model.layout, options.seed, state_.weights);
     } else {
       LoadWeights(model.graph, model.layout, *model.files, state_.weights);
     }
     executor_.emplace(model.graph, model.layout, state_, region, schedule_.arena_bytes);
-    optimizer_.emplace(model.graph, model.layout, state_, options.adamw);
+    optimizer_.emplace(model.graph, model.layout, moments_, state_, options.adamw);
   }
 
   MeasuredStep Step() {
@@ -121,6 +122,7 @@ class StepBench {
   const Schedule& schedule_;
   int64_t micro_batches_;
   RandomTokens tokens_;
+  MomentLayout moments_;
   Arena arena_;
   ModelState state_;
   std::optional<Executor> executor_;

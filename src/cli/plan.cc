@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -42,28 +41,28 @@ nlohmann::json ToJson(const std::vector<FrontierPoint>& frontier) {
 }
 
 // What becomes of each kind of saved value, over the layers.
-void PrintActions(const Graph& graph, const Plan& plan, int64_t tokens) {
-  struct Row {
-    int kept = 0, recomputed = 0;
-    int64_t kept_bytes = 0;
-  };
-  std::map<std::string, Row> rows;
-  for (size_t v = 0; v < graph.values.size(); ++v) {
-    const Value& value = graph.values[v];
-    if (!value.saved) continue;
-    Row& row = rows[std::string(value.kind())];
-    if (plan.actions[v].kind == Action::Kind::kKeep) {
-      row.kept += 1;
-      row.kept_bytes += value.bytes(tokens);
-    } else {
-      row.recomputed += 1;
-    }
+void PrintTable(const std::vector<PlanRow>& rows, double micro_batches) {
+  fmt::print("\n  {:<12} {:<24} {:>6} {:>11} {:>11} {:>10}\n", "saved value", "action", "values",
+             "stored", "saved", "s a step");
+  for (const PlanRow& row : rows) {
+    fmt::print("  {:<12} {:<24} {:>6} {:>11} {:>11} {:>10.3f}\n", row.kind, row.action, row.values,
+               FormatBytes(row.stored_bytes), FormatBytes(row.saved_bytes),
+               micro_batches * row.seconds);
   }
-  fmt::print("\n  {:<16} {:>6} {:>12} {:>12}\n", "saved value", "kept", "recomputed", "bytes kept");
-  for (const auto& [kind, row] : rows) {
-    fmt::print("  {:<16} {:>6} {:>12} {:>12}\n", kind, row.kept, row.recomputed,
-               FormatBytes(row.kept_bytes));
+  fmt::print("  (norm outputs and activations are rebuilt, row statistics kept, in every plan)\n");
+}
+
+nlohmann::json ToJson(const std::vector<PlanRow>& rows, double micro_batches) {
+  nlohmann::json table = nlohmann::json::array();
+  for (const PlanRow& row : rows) {
+    table.push_back({{"kind", row.kind},
+                     {"action", row.action},
+                     {"values", row.values},
+                     {"stored_bytes", row.stored_bytes},
+                     {"saved_bytes", row.saved_bytes},
+                     {"seconds", micro_batches * row.seconds}});
   }
+  return table;
 }
 
 void PrintFrontier(const std::vector<FrontierPoint>& frontier) {
@@ -108,6 +107,8 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   const RunPlan run = planner.Plan(budget);
   const std::vector<FrontierPoint> frontier = planner.Frontier(budget, kFrontierPoints);
   const int64_t tokens = run.chosen.plan.micro_batch * options.seq;
+  const auto micro_batches =
+      static_cast<double>(options.batch) / static_cast<double>(run.chosen.plan.micro_batch);
   if (json) {
     fmt::print("{}\n",
                nlohmann::json({{"fits", true},
@@ -118,6 +119,8 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
                                {"plan", run.chosen.plan.name},
                                {"micro_batch", run.chosen.plan.micro_batch},
                                {"smallest_budget_bytes", planner.smallest_budget_bytes()},
+                               {"noise_share", run.chosen.noise_share},
+                               {"table", ToJson(planner.Table(run), micro_batches)},
                                {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
                                {"frontier", ToJson(frontier)}})
                    .dump());
@@ -132,7 +135,12 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
              FormatBytes(state.gradients), FormatBytes(state.moments));
   fmt::print("  activations and scratch {} at micro-batch {}\n",
              FormatBytes(run.chosen.schedule.arena_bytes), run.chosen.plan.micro_batch);
-  PrintActions(model.graph, run.chosen.plan, tokens);
+  if (EncodesAny(run.chosen.plan)) {
+    fmt::print("  compression: about {:.2f}% of the gradient's sampling variance, by typical values; "
+               "`train` measures it\n",
+               100 * run.chosen.noise_share);
+  }
+  PrintTable(planner.Table(run), micro_batches);
   PrintFrontier(frontier);
   return ExitCode::kOk;
 }

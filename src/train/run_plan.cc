@@ -108,7 +108,8 @@ FrontierPoint PointAt(Candidates& candidates, const PlanRequest& request, int64_
 }  // namespace
 
 RunPlanner::RunPlanner(const Model& model, const PlanRequest& request)
-    : request_(request),
+    : graph_(model.graph),
+      request_(request),
       candidates_(model.config, model.graph, model.layout, model.build, request) {
   if (const std::optional<std::string> cache = CacheFolder()) {
     profile_path_ = CostProfilePath(*cache);
@@ -175,6 +176,10 @@ std::optional<RunPlan> RunPlanner::TryReplan(int64_t budget) {
   run.predicted_tokens_per_s =
       static_cast<double>(request_.batch * request_.seq) / run.chosen.step_seconds;
   return run;
+}
+
+std::vector<PlanRow> RunPlanner::Table(const RunPlan& run) const {
+  return TabulatePlan(graph_, run.chosen.plan, run.chosen.schedule, profile_);
 }
 
 void RunPlanner::SetNoise(const NoiseTable& table, std::optional<double> limit) {

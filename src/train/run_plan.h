@@ -8,6 +8,7 @@
 
 #include "io/model.h"
 #include "plan/candidates.h"
+#include "plan/plan_table.h"
 #include "train/options.h"
 
 namespace haversack {
@@ -78,6 +79,8 @@ class RunPlanner {
   // Nothing where nothing fits.
   std::optional<RunPlan> TryReplan(int64_t budget);
 
+  std::vector<PlanRow> Table(const RunPlan& run) const;
+
   // Whether the plan is chosen here, and whether that may be an encoded one.
   bool automatic() const { return request_.automatic(); }
   bool lossy() const { return request_.automatic() && request_.actions.lossy(); }
@@ -101,6 +104,7 @@ class RunPlanner {
   int64_t overhead() const { return memory_.process + memory_.reserve; }
   void Measure(int64_t budget);
 
+  const Graph& graph_;
   PlanRequest request_;
   Candidates candidates_;
   std::string profile_path_;  // empty: nowhere to keep it
