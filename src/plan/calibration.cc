@@ -114,41 +114,43 @@ void Calibration::Gradient(const Plan& plan, int64_t batch, float* grads, bool a
   executor.Run(schedule, micro, accumulate);
 }
 
-void Calibration::MeasureErrors() {
+void Calibration::MeasureErrors(const Plan& plan) {
+  std::vector<std::vector<Action>> actions(whole_.values.size());
+  for (size_t v = 0; v < actions.size(); ++v) actions[v].push_back(plan.actions[v]);
+  for (int layer = 0; layer < whole_.layers; ++layer) {
+    for (const OpenValue& open : open_) {
+      std::vector<Action>& all = actions[ValueInLayer(whole_, one_block_, open.value, layer)];
+      all.insert(all.end(), open.actions.begin(), open.actions.end());
+    }
+  }
   const auto last = static_cast<NodeId>(whole_.nodes.size()) - 2;
   Gradient(KeepPlan(whole_, 1), 0, memory_.first, false,
            [&](const Schedule& schedule, const Instr& instr, double) {
-             if (instr.kind == InstrKind::kForward && instr.node == last) AddErrors(schedule);
+             // The forward pass is over: all that the keep plan holds is there.
+             if (instr.kind != InstrKind::kForward || instr.node != last) return;
+             for (const Buffer& buffer : schedule.buffers) {
+               if (!buffer.kept || buffer.kind != BufferKind::kValue) continue;
+               AddErrors(buffer.value, actions[buffer.value],
+                         reinterpret_cast<const float*>(memory_.region + buffer.offset));
+             }
            });
 }
 
-// Of the values that a keep plan holds when its forward pass is over.
-void Calibration::AddErrors(const Schedule& schedule) {
-  std::map<ValueId, const float*> kept;
-  for (const Buffer& buffer : schedule.buffers) {
-    if (!buffer.kept || buffer.kind != BufferKind::kValue) continue;
-    kept[buffer.value] = reinterpret_cast<const float*>(memory_.region + buffer.offset);
-  }
-  for (int layer = 0; layer < whole_.layers; ++layer) {
-    for (const OpenValue& open : open_) {
-      const ValueId v = ValueInLayer(whole_, one_block_, open.value, layer);
-      const Value& value = whole_.values[v];
-      const float* x = kept.at(v);
-      for (size_t p = 0; p < value.pieces.size(); x += value.pieces[p++].cols) {
-        const Piece& piece = value.pieces[p];
-        for (const Action& action : open.actions) {
-          if (action.kind != Action::Kind::kEncode) continue;
-          const CodecSpec& codec = action.codecs[p];
-          std::vector<int32_t>& columns = columns_[ColumnsKey(value, piece, codec.outliers)];
-          if (static_cast<int>(columns.size()) != codec.outliers) {
-            columns = LargestColumns(x, value.cols, shape_.seq, piece.cols, codec.outliers);
-          }
-          double& error = noise_.error[ErrorKey(value, piece, codec)];
-          if (error != 0) continue;  // another action has the same codec here
-          error = MeasureError({codec, shape_.seq, piece.cols, columns}, x, value.cols, kMeasureKey)
-                      .Relative();
-        }
+void Calibration::AddErrors(ValueId v, const std::vector<Action>& actions, const float* x) {
+  const Value& value = whole_.values[v];
+  for (size_t p = 0; p < value.pieces.size(); x += value.pieces[p++].cols) {
+    const Piece& piece = value.pieces[p];
+    for (const Action& action : actions) {
+      if (action.kind != Action::Kind::kEncode) continue;
+      const CodecSpec& codec = action.codecs[p];
+      std::vector<int32_t>& columns = columns_[ColumnsKey(value, piece, codec.outliers)];
+      if (static_cast<int>(columns.size()) != codec.outliers) {
+        columns = LargestColumns(x, value.cols, shape_.seq, piece.cols, codec.outliers);
       }
+      double& error = noise_.error[ErrorKey(value, piece, codec)];
+      if (error != 0) continue;  // another action has the same codec here
+      error = MeasureError({codec, shape_.seq, piece.cols, columns}, x, value.cols, kMeasureKey)
+                  .Relative();
     }
   }
 }

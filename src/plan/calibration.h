@@ -40,8 +40,8 @@ class Calibration {
   // Bytes of the region that any call may have used so far.
   int64_t region_bytes() const { return region_bytes_; }
 
-  // The error and the outlier columns of every codec on every open value.
-  void MeasureErrors();
+  // The error and the outlier columns of every codec on every open value, and of those of `plan`.
+  void MeasureErrors(const Plan& plan);
   // V, and the gains. After MeasureErrors.
   void MeasureGains();
   const NoiseTable& noise() const { return noise_; }
@@ -63,7 +63,7 @@ class Calibration {
  private:
   void Gradient(const Plan& plan, int64_t batch, float* grads, bool accumulate,
                 const Executor::Observer& observer = nullptr);
-  void AddErrors(const Schedule& schedule);
+  void AddErrors(ValueId v, const std::vector<Action>& actions, const float* x);
   double ProbeDistance(const Plan& plan, const float* exact, float* other);
   void MeasureGainsOf(size_t open, const float* exact, float* other);
 

@@ -119,33 +119,34 @@ void Candidates::SetNoise(const NoiseTable& table, std::optional<double> limit) 
 }
 
 void Candidates::FindSmallest() {
+  // What a limit on noise allows is known only once it is measured: till then exact plans count.
+  const bool any = !request_.noise_limit.has_value();
   bool first = true;
   for (Size& size : sizes_) {
-    Plan plan = request_.automatic() ? LeastPlan(size.micro_batch)
-                                     : FixedPlan(graph_, size.micro_batch);
+    const bool automatic = request_.automatic();
+    Plan plan = automatic ? LeastPlan(size.micro_batch, any) : FixedPlan(graph_, size.micro_batch);
     Schedule schedule = Lower(graph_, plan, ShapeOf(size), mode_);
     size.least_bytes = schedule.arena_bytes;
-    if (first || size.least_bytes < smallest_.schedule.arena_bytes) {
+    if (automatic && !any && request_.actions.lossy()) {
+      const Plan encoded = LeastPlan(size.micro_batch, true);
+      size.least_bytes = std::min(size.least_bytes,
+                                  Lower(graph_, encoded, ShapeOf(size), mode_).arena_bytes);
+    }
+    least_arena_bytes_ = std::min(first ? INT64_MAX : least_arena_bytes_,
+                                  state_.total() + size.least_bytes);
+    if (first || schedule.arena_bytes < smallest_.schedule.arena_bytes) {
       smallest_ = MakeCandidate(std::move(plan), std::move(schedule), 0);
     }
     first = false;
   }
 }
 
-// All blocks run as the one that needs least among those whose noise is within the limit.
-Plan Candidates::LeastPlan(int64_t micro_batch) const {
+// All blocks run as the one that needs least, of the exact ones or of any.
+Plan Candidates::LeastPlan(int64_t micro_batch, bool any) const {
   int least = -1;
   for (int c = 0; c < static_cast<int>(bytes_menu_.plans.size()); ++c) {
     const BlockPlan& plan = bytes_menu_.plans[c];
-    double noise = 0;
-    for (int layer = 0; layer < graph_.layers && request_.noise_limit; ++layer) {
-      for (const EncodedChoice& choice : plan.encoded) {
-        const OpenValue& open = bytes_menu_.open[choice.open];
-        noise += NoiseShare(noise_, graph_, one_block_, layer, open, open.actions[choice.action],
-                            choice.again);
-      }
-    }
-    if (request_.noise_limit && noise > *request_.noise_limit) continue;
+    if (!any && !plan.encoded.empty()) continue;
     if (least < 0 || plan.PeakOf(graph_.layers) < bytes_menu_.plans[least].PeakOf(graph_.layers)) {
       least = c;
     }

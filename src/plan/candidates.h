@@ -67,7 +67,9 @@ class Candidates {
   const NoiseTable& noise() const { return noise_; }
   const Graph& one_block() const { return one_block_; }
 
-  // The candidate that needs least, whatever its speed.
+  // What the smallest plan needs, however much its compression adds to the gradient's noise.
+  int64_t least_arena_bytes() const { return least_arena_bytes_; }
+  // The candidate that needs least, whatever its speed; exact, unless any noise is allowed.
   const Candidate& smallest() const { return smallest_; }
   // The largest arena that any candidate could use: more is never faster.
   int64_t largest_arena_bytes() const { return largest_arena_bytes_; }
@@ -91,7 +93,7 @@ class Candidates {
     std::unique_ptr<Planner> planner;  // of an "auto" request
   };
   void FindSmallest();
-  Plan LeastPlan(int64_t micro_batch) const;
+  Plan LeastPlan(int64_t micro_batch, bool any) const;
   void MeasureSize(Size& size, CostProfile& profile);
   BatchShape ShapeOf(const Size& size) const;
   Plan FixedPlan(const Graph& graph, int64_t micro_batch) const;
@@ -111,6 +113,7 @@ class Candidates {
   std::vector<Size> sizes_;
   Candidate smallest_;
   int64_t largest_arena_bytes_ = 0;
+  int64_t least_arena_bytes_ = 0;
   const CostProfile* profile_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -34,9 +35,13 @@ const BatchShape kShape = {.sequences = 2, .seq = 64};
 // Costs in proportion to FLOPs: predictable, and every op costs something.
 CostProfile FlopProfile(const Graph& graph) {
   CostProfile profile;
-  for (const Plan& plan : {KeepPlan(graph, 2), RecomputePlan(graph, 2)}) {
+  for (const Plan& plan : AllBlockPlans(graph, OpenValues(graph, ActionSet()), 2)) {
     const Schedule schedule = LowerWithoutOffsets(graph, plan, kShape, ScheduleMode::kTrain);
     for (const Instr& instr : schedule.instrs) {
+      if (instr.node < 0) {
+        profile.Set(graph, schedule, instr, 1e-9 * 8 * 64 * 128);
+        continue;
+      }
       const Op& op = *graph.nodes[instr.node].op;
       const double flops =
           instr.kind == InstrKind::kBackward ? op.backward_flops(kShape) : op.forward_flops(kShape);
@@ -140,6 +145,81 @@ TEST(Planner, MoreBytesAreNeverSlowerAndNoPlanPassesItsBytes) {
   }
   EXPECT_EQ(planner.Solve(most)->plan.name, "keep");
   EXPECT_EQ(planner.Solve(least / 2), nullptr);
+}
+
+bool Encodes(const Planner::Solution* solution) { return EncodesAny(solution->plan); }
+
+// Between the least that encoded plans need and keeping everything, at any accuracy budget: never
+// slower with more bytes or more noise, never above either.
+TEST(Planner, EncodedPlansStayWithinBytesAndNoiseAndServeLessThanExactOnesCan) {
+  const Graph whole = GraphOf(8);
+  const Graph one = GraphOf(1);
+  const CostProfile profile = FlopProfile(one);
+  const NoiseTable noise = TypicalNoise(whole, one, ActionSet());
+  Planner planner(whole, one, kShape, ScheduleMode::kTrain, ActionSet(), profile);
+  const int64_t most = Lower(whole, KeepPlan(whole, 2), kShape, ScheduleMode::kTrain).arena_bytes;
+  const int64_t exact =
+      Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain).arena_bytes;
+  const auto only_exact = [&](int64_t bytes) {
+    const Planner::Solution* solution = planner.Solve(bytes);
+    return solution == nullptr || !Encodes(solution);
+  };
+  EXPECT_TRUE(only_exact(exact * 9 / 10));  // until there is a noise table
+  std::vector<double> before(6, std::numeric_limits<double>::infinity());
+  for (const std::optional<double> limit :
+       {std::optional(1e-9), std::optional(1e-3), std::optional(1e-2), std::optional<double>()}) {
+    planner.SetNoise(noise, limit);
+    double slower = std::numeric_limits<double>::infinity();
+    for (int step = 0; step <= 5; ++step) {
+      const int64_t bytes = exact * 9 / 10 + (most - exact * 9 / 10) * step / 5;
+      const Planner::Solution* solution = planner.Solve(bytes);
+      if (solution == nullptr) continue;
+      EXPECT_LE(solution->schedule.arena_bytes, bytes);
+      EXPECT_LE(solution->noise_share, limit.value_or(1));
+      EXPECT_LE(solution->seconds, slower);
+      // The program's answers are within its gap of the best.
+      EXPECT_LE(solution->seconds, 1.01 * before[step]);
+      slower = before[step] = solution->seconds;
+    }
+  }
+  ASSERT_NE(planner.Solve(exact * 9 / 10), nullptr);
+  EXPECT_TRUE(Encodes(planner.Solve(exact * 9 / 10)));
+  planner.SetNoise({}, 0.0);
+  EXPECT_TRUE(only_exact(exact * 9 / 10));
+  EXPECT_TRUE(only_exact((exact + most) / 2));
+}
+
+TEST(Undominated, KeepsTheSmallestPlanHoweverFewAreWanted) {
+  const Graph one = GraphOf(1);
+  const BlockMenu menu =
+      EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, ActionSet(), FlopProfile(one));
+  const std::vector<double> noise(menu.plans.size(), 0);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const BlockPlan& plan : menu.plans) least = std::min(least, plan.PeakOf(12));
+  for (const size_t most : {1000, 30, 5}) {
+    const std::vector<int> kept = Undominated(menu, noise, 12, most);
+    EXPECT_LE(kept.size(), most);
+    EXPECT_TRUE(std::ranges::any_of(
+        kept, [&](int c) { return menu.plans[c].PeakOf(12) == least; }));
+  }
+}
+
+TEST(OpenValues, QueriesAndKeysAreSensitiveAndTheResidualStreamKeepsOutliers) {
+  const Graph one = GraphOf(1);
+  for (const OpenValue& open : OpenValues(one, ActionSet())) {
+    const Value& value = one.values[open.value];
+    const bool qkv = value.kind() == "qkv";
+    EXPECT_EQ(open.sensitive, qkv ? std::vector({true, true, false})
+                                  : std::vector<bool>(value.pieces.size(), false))
+        << value.name;
+    const bool residual = value.kind() == "embedding" || value.kind() == "x_mid";
+    for (const Action& action : open.actions) {
+      if (action.ToText().starts_with("int8")) {
+        EXPECT_EQ(action.codecs[0].outliers, residual ? 1 : 0) << value.name;
+      }
+      EXPECT_FALSE(qkv && action.ToText().starts_with("int4"));
+    }
+  }
 }
 
 TEST(Planner, SelectiveRecomputationBeatsAllOrNothingBetweenThem) {

@@ -183,7 +183,8 @@ std::string WhyIllegal(const Graph& graph, ValueId v, const Action& action) {
   }
   if (action.kind == Action::Kind::kEncode) {
     if (graph.IsRowStatistic(v)) return "row statistics are always kept";
-    if (graph.values[v].layer < 0 && !IsBlockInput(graph, v)) return "only blocks' values are";
+    if (graph.IsCheap(v)) return "one element-wise pass rebuilds it from what is stored";
+    if (graph.values[v].layer < 0 && !IsBlockInput(graph, v)) return "no block reads or makes it";
   }
   return "";
 }

@@ -83,7 +83,7 @@ class Fitting {
   void Run() {
     const auto start = std::chrono::steady_clock::now();
     if (calibration_.tokens() == 0) return NoRoom();
-    calibration_.MeasureErrors();
+    calibration_.MeasureErrors(run_.plan->chosen.plan);
     const std::optional<double> limit = run_.options.noise_share;
     if (planner_.automatic() && limit) {
       calibration_.MeasureGains();

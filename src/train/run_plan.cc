@@ -134,11 +134,11 @@ void RunPlanner::CheckFits(int64_t budget) const {
       ExitCode::kBudget,
       "does not fit: --memory {} is short by {}; the smallest that fits is {}MiB (libraries and "
       "tables {}, weights, gradients and moments {}, activations {} at micro-batch {}); raise "
-      "--memory, or {}",
+      "--memory, or {}{}",
       FormatBytes(budget), FormatBytes(smallest_budget_bytes() - budget),
       smallest_budget_bytes() / kMiB, FormatBytes(overhead()), FormatBytes(smallest.state_bytes),
       FormatBytes(smallest.schedule.arena_bytes), smallest.plan.micro_batch,
-      ChangesThatHelp(request_, smallest));
+      ChangesThatHelp(request_, smallest), OrWithAnyNoise());
 }
 
 RunPlan RunPlanner::Plan(int64_t budget) {
@@ -157,6 +157,13 @@ RunPlan RunPlanner::Plan(int64_t budget) {
   RunPlan run = Replan(budget);
   run.predicted_peak_bytes = std::max(PeakResidentBytes(), run.predicted_peak_bytes);
   return run;
+}
+
+std::string RunPlanner::OrWithAnyNoise() const {
+  const int64_t least = WholeMiB(overhead() + candidates_.least_arena_bytes());
+  if (!lossy() || least >= smallest_budget_bytes()) return "";
+  return fmt::format("; --noise-share none, which lets compression cost accuracy, fits in {}MiB",
+                     least / kMiB);
 }
 
 RunPlan RunPlanner::Replan(int64_t budget) {

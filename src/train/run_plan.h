@@ -103,6 +103,7 @@ class RunPlanner {
  private:
   int64_t overhead() const { return memory_.process + memory_.reserve; }
   void Measure(int64_t budget);
+  std::string OrWithAnyNoise() const;
 
   const Graph& graph_;
   PlanRequest request_;
