@@ -45,7 +45,8 @@ BlockPlan Simulate(const Graph& graph, const Plan& plan, const BatchShape& shape
   const Schedule schedule = LowerWithoutOffsets(graph, plan, shape, mode);
   const std::vector<LiveBytes> live = SimulateMemory(schedule);
   const int loss = LossInstruction(schedule, graph);
-  BlockPlan block{.actions = plan.actions, .encoded = {}, .stored = StoredBytes(schedule, graph)};
+  BlockPlan block;
+  block.stored = StoredBytes(schedule, graph);
   bool after_block = false;
   for (int i = 0; i < static_cast<int>(schedule.instrs.size()); ++i) {
     const Instr& instr = schedule.instrs[i];
@@ -83,40 +84,28 @@ bool ComputedAgainFrom(const Graph& graph, const Plan& plan, ValueId v) {
   return false;
 }
 
-std::vector<EncodedChoice> EncodedChoices(const Graph& graph, const Plan& plan,
-                                          const std::vector<OpenValue>& open) {
-  std::vector<EncodedChoice> choices;
-  for (size_t i = 0; i < open.size(); ++i) {
-    const Action& action = plan.actions[open[i].value];
-    if (action.kind != Action::Kind::kEncode) continue;
-    const auto found = std::ranges::find(open[i].actions, action);
-    choices.push_back({.open = static_cast<int>(i),
-                       .action = static_cast<int>(found - open[i].actions.begin()),
-                       .again = ComputedAgainFrom(graph, plan, open[i].value)});
-  }
-  return choices;
-}
-
 }  // namespace
 
 int64_t BlockPlan::PeakOf(int layers) const {
   return (layers - 1) * stored + std::max(forward_peak, backward_peak);
 }
 
-std::vector<Plan> AllBlockPlans(const Graph& graph, const std::vector<OpenValue>& open,
-                                int64_t micro_batch) {
+void ForEachBlockPlan(const Graph& graph, const std::vector<OpenValue>& open, int64_t micro_batch,
+                      const std::function<void(const Plan&, const BlockChoice&)>& visit) {
   HAVERSACK_CHECK(graph.layers == 1, "{} layers", graph.layers);
-  std::vector<Plan> plans;
+  HAVERSACK_CHECK(open.size() <= kMostOpen, "{} open values", open.size());
   Plan plan = KeepPlan(graph, micro_batch);
-  std::vector<size_t> digits(open.size(), 0);
+  BlockChoice choice{};
   while (true) {
     for (size_t i = 0; i < open.size(); ++i) {
-      plan.actions[open[i].value] = open[i].actions[digits[i]];
+      plan.actions[open[i].value] = open[i].actions[choice[i]];
     }
-    if (WhyInconsistent(graph, plan).empty()) plans.push_back(plan);
+    if (WhyInconsistent(graph, plan).empty()) visit(plan, choice);
     size_t i = 0;
-    while (i < open.size() && ++digits[i] == open[i].actions.size()) digits[i++] = 0;
-    if (i == open.size()) return plans;
+    while (i < open.size() && ++choice[i] == static_cast<int>(open[i].actions.size())) {
+      choice[i++] = 0;
+    }
+    if (i == open.size()) return;
   }
 }
 
@@ -124,10 +113,18 @@ BlockMenu EnumerateBlockPlans(const Graph& graph, const BatchShape& shape, Sched
                               const ActionSet& allowed, const CostProfile& profile) {
   BlockMenu menu;
   menu.open = OpenValues(graph, allowed);
-  for (const Plan& plan : AllBlockPlans(graph, menu.open, shape.sequences)) {
-    menu.plans.push_back(Simulate(graph, plan, shape, mode, profile, menu));
-    menu.plans.back().encoded = EncodedChoices(graph, plan, menu.open);
-  }
+  const auto visit = [&](const Plan& plan, const BlockChoice& choice) {
+    BlockPlan block = Simulate(graph, plan, shape, mode, profile, menu);
+    block.choice = choice;
+    for (size_t i = 0; i < menu.open.size(); ++i) {
+      const ValueId v = menu.open[i].value;
+      block.encoded[i] = plan.actions[v].kind == Action::Kind::kEncode;
+      block.again[i] = block.encoded[i] && ComputedAgainFrom(graph, plan, v);
+    }
+    menu.plans.push_back(block);
+  };
+  ForEachBlockPlan(graph, menu.open, shape.sequences, visit);
+  menu.plans.shrink_to_fit();
   return menu;
 }
 
@@ -174,8 +171,10 @@ Plan ExpandBlockPlans(const Graph& whole, const Graph& one_block, const BlockMen
   plan.name = "auto";
   for (int layer = 0; layer < whole.layers; ++layer) {
     const BlockPlan& block = menu.plans[choice.at(layer)];
-    for (const OpenValue& open : menu.open) {
-      plan.actions[ValueInLayer(whole, one_block, open.value, layer)] = block.actions[open.value];
+    for (size_t i = 0; i < menu.open.size(); ++i) {
+      const OpenValue& open = menu.open[i];
+      plan.actions[ValueInLayer(whole, one_block, open.value, layer)] =
+          open.actions[block.choice[i]];
     }
   }
   return plan;

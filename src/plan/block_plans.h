@@ -3,8 +3,10 @@
 // not approximations.
 #pragma once
 
+#include <array>
+#include <bitset>
 #include <cstdint>
-#include <string>
+#include <functional>
 #include <vector>
 
 #include "exec/cost_profile.h"
@@ -14,17 +16,17 @@
 
 namespace haversack {
 
-// An encoded value of a block plan.
-struct EncodedChoice {
-  int open = -1;       // index into BlockMenu::open
-  int action = -1;     // index into its actions
-  bool again = false;  // a product or attention is computed a second time from it
-};
+// More values than any block has open.
+inline constexpr size_t kMostOpen = 12;
+// By index into BlockMenu::open, an index into that value's actions. There are thousands of block
+// plans, so this is all that is held of each.
+using BlockChoice = std::array<int8_t, kMostOpen>;
 
 struct BlockPlan {
-  // By ValueId of the one-block graph; meaningful for its open values.
-  std::vector<Action> actions;
-  std::vector<EncodedChoice> encoded;
+  BlockChoice choice{};
+  // By index into BlockMenu::open: encoded; and a product or attention is computed a second time
+  // from what comes back.
+  std::bitset<kMostOpen> encoded, again;
   int64_t stored = 0;         // bytes from the block's forward to its backward, its input included
   int64_t forward_peak = 0;   // most bytes during its forward, above what earlier blocks stored
   int64_t backward_peak = 0;  // most bytes during its backward, likewise
@@ -40,9 +42,9 @@ struct BlockMenu {
   int64_t head_peak = 0;  // most bytes outside the blocks, above what the blocks stored
 };
 
-// Every consistent plan of the only block of `graph` (a model of one layer).
-std::vector<Plan> AllBlockPlans(const Graph& graph, const std::vector<OpenValue>& open,
-                                int64_t micro_batch);
+// visit(plan, choice) for every consistent plan of the only block of `graph` (a model of one layer).
+void ForEachBlockPlan(const Graph& graph, const std::vector<OpenValue>& open, int64_t micro_batch,
+                      const std::function<void(const Plan&, const BlockChoice&)>& visit);
 
 // Simulates them at `shape`, priced by `profile`, in no particular order.
 BlockMenu EnumerateBlockPlans(const Graph& graph, const BatchShape& shape, ScheduleMode mode,

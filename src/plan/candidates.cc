@@ -146,7 +146,7 @@ Plan Candidates::LeastPlan(int64_t micro_batch, bool any) const {
   int least = -1;
   for (int c = 0; c < static_cast<int>(bytes_menu_.plans.size()); ++c) {
     const BlockPlan& plan = bytes_menu_.plans[c];
-    if (!any && !plan.encoded.empty()) continue;
+    if (!any && plan.encoded.any()) continue;
     if (least < 0 || plan.PeakOf(graph_.layers) < bytes_menu_.plans[least].PeakOf(graph_.layers)) {
       least = c;
     }
@@ -197,30 +197,28 @@ void Candidates::MeasureSize(Size& size, CostProfile& profile) {
   size.measured = true;
   // Almost everything that an exact plan can run is in the keep plan: a re-run is priced as the
   // first run, but for cheap ops, which the keep plan re-runs.
-  std::vector<Plan> plans = {KeepPlan(one_block_, size.micro_batch)};
-  if (request_.automatic()) {
-    for (Plan& plan : AllBlockPlans(one_block_, bytes_menu_.open, size.micro_batch)) {
-      plans.push_back(std::move(plan));
-    }
-  } else if (request_.plan) {
-    AddPlansOfLayers(*request_.plan, size.micro_batch, plans);
-  }
   std::vector<Schedule> schedules;
   CostProfile covered;
-  for (const Plan& plan : plans) {
+  const auto add = [&](const Plan& plan, const BlockChoice&) {
     Schedule schedule = LowerWithoutOffsets(one_block_, plan, ShapeOf(size), ScheduleMode::kTrain);
-    if (covered.Knows(one_block_, schedule)) continue;
+    if (covered.Knows(one_block_, schedule)) return;
     for (const Instr& instr : schedule.instrs) covered.Set(one_block_, schedule, instr, 0);
-    if (!schedules.empty() && profile.Knows(one_block_, schedule)) continue;
+    if (!schedules.empty() && profile.Knows(one_block_, schedule)) return;
     AssignOffsets(schedule);
     schedules.push_back(std::move(schedule));
+  };
+  add(KeepPlan(one_block_, size.micro_batch), {});
+  if (request_.automatic()) {
+    ForEachBlockPlan(one_block_, bytes_menu_.open, size.micro_batch, add);
+  } else if (request_.plan) {
+    for (const Plan& plan : PlansOfLayers(*request_.plan, size.micro_batch)) add(plan, {});
   }
   MeasureSchedules(one_block_, one_block_layout_, schedules, profile);
 }
 
 // The block plans of a plan for the whole model.
-void Candidates::AddPlansOfLayers(const Plan& whole, int64_t micro_batch,
-                                  std::vector<Plan>& plans) const {
+std::vector<Plan> Candidates::PlansOfLayers(const Plan& whole, int64_t micro_batch) const {
+  std::vector<Plan> plans;
   for (int layer = 0; layer < graph_.layers; ++layer) {
     Plan plan = KeepPlan(one_block_, micro_batch);
     for (const OpenValue& open : OpenValues(one_block_, ActionSet())) {
@@ -229,6 +227,7 @@ void Candidates::AddPlansOfLayers(const Plan& whole, int64_t micro_batch,
     }
     plans.push_back(std::move(plan));
   }
+  return plans;
 }
 
 void Candidates::WarmUp(CostProfile& profile) {

@@ -100,7 +100,7 @@ class Candidates {
   Candidate MakeCandidate(Plan plan, Schedule schedule, double micro_batch_seconds) const;
   Candidate MakeFixed(const Size& size) const;
   double StepSeconds(int64_t micro_batch, double micro_batch_seconds) const;
-  void AddPlansOfLayers(const Plan& whole, int64_t micro_batch, std::vector<Plan>& plans) const;
+  std::vector<Plan> PlansOfLayers(const Plan& whole, int64_t micro_batch) const;
 
   const Graph& graph_;
   PlanRequest request_;

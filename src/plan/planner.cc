@@ -30,7 +30,7 @@ Planner::Planner(const Graph& whole, const Graph& one_block, const BatchShape& s
       profile_(profile),
       menu_(EnumerateBlockPlans(one_block, shape, mode, allowed, profile)) {
   std::vector<double> exact;
-  for (const BlockPlan& plan : menu_.plans) exact.push_back(plan.encoded.empty() ? 0 : kInfinity);
+  for (const BlockPlan& plan : menu_.plans) exact.push_back(plan.encoded.none() ? 0 : kInfinity);
   noise_.assign(whole.layers, exact);
   Add(KeepPlan(whole, shape.sequences), 0);
   least_seconds_ = frontier_.back().seconds;
@@ -43,17 +43,19 @@ void Planner::SetNoise(const NoiseTable& table, std::optional<double> limit) {
   noise_limit_ = limit;
   for (int layer = 0; layer < whole_.layers; ++layer) {
     // By (open value, action, again): many block plans share them.
-    std::map<std::tuple<int, int, bool>, double> shares;
+    std::map<std::tuple<size_t, int, bool>, double> shares;
     for (size_t c = 0; c < menu_.plans.size(); ++c) {
       double& noise = noise_[layer][c] = 0;
       if (!limit) continue;
-      for (const EncodedChoice& choice : menu_.plans[c].encoded) {
+      const BlockPlan& plan = menu_.plans[c];
+      for (size_t i = 0; i < menu_.open.size(); ++i) {
+        if (!plan.encoded[i]) continue;
         const auto [found, fresh] =
-            shares.try_emplace(std::tuple(choice.open, choice.action, choice.again), 0.0);
+            shares.try_emplace(std::tuple(i, plan.choice[i], plan.again[i]), 0.0);
         if (fresh) {
-          const OpenValue& open = menu_.open[choice.open];
+          const OpenValue& open = menu_.open[i];
           found->second = NoiseShare(table, whole_, one_block_, layer, open,
-                                     open.actions[choice.action], choice.again);
+                                     open.actions[plan.choice[i]], plan.again[i]);
         }
         noise += found->second;
       }

@@ -35,7 +35,7 @@ const BatchShape kShape = {.sequences = 2, .seq = 64};
 // Costs in proportion to FLOPs: predictable, and every op costs something.
 CostProfile FlopProfile(const Graph& graph) {
   CostProfile profile;
-  for (const Plan& plan : AllBlockPlans(graph, OpenValues(graph, ActionSet()), 2)) {
+  const auto price = [&](const Plan& plan, const BlockChoice&) {
     const Schedule schedule = LowerWithoutOffsets(graph, plan, kShape, ScheduleMode::kTrain);
     for (const Instr& instr : schedule.instrs) {
       if (instr.node < 0) {
@@ -47,7 +47,8 @@ CostProfile FlopProfile(const Graph& graph) {
           instr.kind == InstrKind::kBackward ? op.backward_flops(kShape) : op.forward_flops(kShape);
       profile.Set(graph, schedule, instr, 1e-9 * flops);
     }
-  }
+  };
+  ForEachBlockPlan(graph, OpenValues(graph, ActionSet()), 2, price);
   return profile;
 }
 
