@@ -1,7 +1,7 @@
 """config.json in all its spellings, and models whose parts do not agree in size."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 
 from haversack_testing import (
     Haversack,
-    Result,
     b0,
     chain,
     judge,
@@ -21,17 +20,10 @@ from haversack_testing import (
     write_json,
     write_tensors,
 )
+from haversack_testing.sentence import TEXT, Evaluate, loss, train_one_step
 
 SEQ = 40
-TEXT = "In the beginning God created the heaven and the earth. And the earth was without form."
 ROPE_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta", "head_dim")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(TEXT)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +38,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def evaluate(haversack: Haversack, text: Path) -> Callable[..., Result]:
-    def run(model: Path, **options: Any) -> Result:
-        return haversack.run(
-            "eval", "--model", model, "--data", text, "--seq", SEQ, "--threads", 1, **options
-        )
-
-    return run
-
-
-def loss(result: Result) -> float:
-    assert result.json()["tokens"] == len(TEXT) - 1
-    return result.json()["loss"]
+def evaluate(haversack: Haversack, sentence: Path) -> Evaluate:
+    return Evaluate(haversack, sentence, SEQ)
 
 
 DEFAULT_ROPE: dict[str, Mapping[str, Any]] = {
@@ -115,7 +97,7 @@ def test_spellings_of_one_model_have_one_loss(
     spelling: str,
     llama: Path,
     rope_losses: dict[str, float],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = variant(llama, tmp_path / "m", drop=ROPE_FIELDS, config=DEFAULT_ROPE[spelling])
@@ -127,7 +109,7 @@ def test_spellings_of_linear_scaling_have_one_loss(
     spelling: str,
     llama: Path,
     rope_losses: dict[str, float],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = variant(llama, tmp_path / "m", drop=ROPE_FIELDS, config=LINEAR_ROPE[spelling])
@@ -140,7 +122,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 def test_llama3_scaling_without_the_original_length_takes_the_longest_position_and_says_so(
-    key: str, llama: Path, evaluate: Callable[..., Result], tmp_path: Path
+    key: str, llama: Path, evaluate: Evaluate, tmp_path: Path
 ) -> None:
     fields = {"rope_theta": 500000.0, "max_position_embeddings": 64}
     without = variant(llama, tmp_path / "a", drop=ROPE_FIELDS, config=fields | {key: LLAMA3})
@@ -214,7 +196,7 @@ REFUSED: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_supported_is_refused_by_name(
-    case: str, llama: Path, evaluate: Callable[..., Result], tmp_path: Path
+    case: str, llama: Path, evaluate: Evaluate, tmp_path: Path
 ) -> None:
     fields, words = REFUSED[case]
     theta = {} if "rope_parameters" in fields else {"rope_theta": 500000.0}
@@ -226,7 +208,7 @@ def test_what_is_not_supported_is_refused_by_name(
 
 
 def test_a_gpt2_activation_is_refused_with_the_list_of_those_it_may_have(
-    evaluate: Callable[..., Result], tmp_path: Path
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = random_model("gpt2", tmp_path / "rnd", n_positions=64)
     config = {"activation_function": "silu"}
@@ -237,7 +219,7 @@ def test_a_gpt2_activation_is_refused_with_the_list_of_those_it_may_have(
 
 @pytest.mark.parametrize("literal", ["Infinity", "-Infinity", "NaN"])
 def test_a_python_literal_is_named_with_its_line(
-    literal: str, llama: Path, evaluate: Callable[..., Result], tmp_path: Path
+    literal: str, llama: Path, evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(llama, tmp_path / "m")
     fields = read_json(model / "config.json") | {"time_step_limit": "LITERAL"}
@@ -289,7 +271,7 @@ WINDOWS: dict[str, tuple[str, Mapping[str, Any], bool]] = {
 
 @pytest.mark.parametrize("case", WINDOWS)
 def test_a_sliding_window_is_refused_where_it_matters(
-    case: str, evaluate: Callable[..., Result], tmp_path: Path
+    case: str, evaluate: Evaluate, tmp_path: Path
 ) -> None:
     family, fields, matters = WINDOWS[case]
     model = variant(
@@ -305,14 +287,6 @@ def test_a_sliding_window_is_refused_where_it_matters(
 
 
 # Tied or not.
-
-
-def train_one_step(haversack: Haversack, model: Path, text: Path, out: Path) -> Path:
-    haversack.run(
-        *("train", "--model", model, "--data", text, "--memory", "600MiB", "--batch", 1),
-        *("--seq", SEQ, "--steps", 1, "--lr", 1e-3, "--out", out, "--threads", 1),
-    )
-    return out / "model"
 
 
 class Tying:
@@ -343,10 +317,10 @@ def tying(llama: Path) -> Tying:
 
 
 def check_export(
-    haversack: Haversack, model: Path, text: Path, tmp_path: Path, evaluate: Callable[..., Result]
+    haversack: Haversack, model: Path, sentence: Path, tmp_path: Path, evaluate: Evaluate
 ) -> bool:
     """One step and an export that transformers agrees with; returns whether it is tied."""
-    exported = train_one_step(haversack, model, text, tmp_path / "out")
+    exported = train_one_step(haversack, model, sentence, tmp_path / "out", seq=SEQ, lr=1e-3)
     header, _ = read_header(exported / "model.safetensors")
     tied = read_json(exported / "config.json")["tie_word_embeddings"]
     assert tied == ("lm_head.weight" not in header)
@@ -358,8 +332,8 @@ def check_export(
 def test_a_copy_of_the_embedding_as_head_is_the_tied_model(
     haversack: Haversack,
     tying: Tying,
-    text: Path,
-    evaluate: Callable[..., Result],
+    sentence: Path,
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     alone = tying.write(tmp_path / "a", True, e=tying.e)
@@ -367,19 +341,19 @@ def test_a_copy_of_the_embedding_as_head_is_the_tied_model(
     assert loss(evaluate(alone)) == loss(evaluate(copied))
     judged = judge.loss(judge.load(alone), TEXT.encode(), SEQ)
     assert loss(evaluate(alone)) == pytest.approx(judged, rel=1e-5)
-    assert check_export(haversack, copied, text, tmp_path, evaluate)
+    assert check_export(haversack, copied, sentence, tmp_path, evaluate)
 
 
 def test_without_a_flag_llama_is_not_tied(
     haversack: Haversack,
     tying: Tying,
-    text: Path,
-    evaluate: Callable[..., Result],
+    sentence: Path,
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = tying.write(tmp_path / "f", None, e=tying.e, h=tying.h)
     assert loss(evaluate(model)) == loss(evaluate(tying.source))
-    assert not check_export(haversack, model, text, tmp_path, evaluate)
+    assert not check_export(haversack, model, sentence, tmp_path, evaluate)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +370,7 @@ def test_a_flag_that_the_tensors_contradict_is_refused_by_name(
     tensors: str,
     words: list[str],
     tying: Tying,
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = tying.write(tmp_path / "m", tie, **{k: getattr(tying, k) for k in tensors})
@@ -451,16 +425,16 @@ def test_rows_without_a_token_are_never_sampled(
 
 
 def test_a_vocabulary_larger_than_the_file_is_refused_with_both_shapes(
-    llama: Path, evaluate: Callable[..., Result], tmp_path: Path
+    llama: Path, evaluate: Evaluate, tmp_path: Path
 ) -> None:
     message = evaluate(variant(llama, tmp_path / "m", config={"vocab_size": 384}), rc=2).error()
     for word in ("model.embed_tokens.weight", "[320, 64]", "[384, 64]"):
         assert word in message
 
 
-def test_padded_rows_are_exported(haversack: Haversack, text: Path, tmp_path: Path) -> None:
+def test_padded_rows_are_exported(haversack: Haversack, sentence: Path, tmp_path: Path) -> None:
     model = chain(tmp_path / "m", {97: 98, 98: 256})
-    exported = train_one_step(haversack, model, text, tmp_path / "out")
+    exported = train_one_step(haversack, model, sentence, tmp_path / "out", seq=SEQ, lr=1e-3)
     header, _ = read_header(exported / "model.safetensors")
     assert header["model.embed_tokens.weight"]["shape"] == [320, 32]
     assert header["lm_head.weight"]["shape"] == [320, 32]

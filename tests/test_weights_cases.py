@@ -22,16 +22,9 @@ from haversack_testing import (
     write_json,
     write_tensors,
 )
+from haversack_testing.sentence import TEXT, Evaluate, loss, train_one_step
 
 SEQ = 32
-TEXT = "In the beginning God created the heaven and the earth. And the earth was without form."
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(TEXT)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +43,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def evaluate(haversack: Haversack, text: Path) -> Callable[..., Result]:
-    def run(model: Path, **options: Any) -> Result:
-        return haversack.run(
-            "eval", "--model", model, "--data", text, "--seq", SEQ, "--threads", 1, **options
-        )
-
-    return run
+def evaluate(haversack: Haversack, sentence: Path) -> Evaluate:
+    return Evaluate(haversack, sentence, SEQ)
 
 
 @pytest.fixture(scope="module")
-def losses(models: dict[str, Path], evaluate: Callable[..., Result]) -> dict[str, float]:
+def losses(models: dict[str, Path], evaluate: Evaluate) -> dict[str, float]:
     """Of A and of B, equal to transformers'."""
     result = {}
     for name in ("a", "b"):
@@ -68,10 +56,6 @@ def losses(models: dict[str, Path], evaluate: Callable[..., Result]) -> dict[str
         judged = judge.loss(judge.load(models[name]), TEXT.encode(), SEQ)
         assert result[name] == pytest.approx(judged, rel=1e-5)
     return result
-
-
-def loss(result: Result) -> float:
-    return result.json()["loss"]
 
 
 def assert_refused(result: Result, *words: str) -> None:
@@ -85,9 +69,9 @@ def assert_refused(result: Result, *words: str) -> None:
 def test_tensors_without_elements_and_scalars_do_no_harm(
     models: dict[str, Path],
     losses: dict[str, float],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     haversack: Haversack,
-    text: Path,
+    sentence: Path,
     tmp_path: Path,
 ) -> None:
     model = variant(models["a"], tmp_path / "m")
@@ -104,7 +88,7 @@ def test_tensors_without_elements_and_scalars_do_no_harm(
     assert loss(result) == losses["a"]
     for name in entries:
         assert name in result.stderr
-    exported = train(haversack, model, text, tmp_path / "out")
+    exported = train_one_step(haversack, model, sentence, tmp_path / "out", seq=SEQ, lr=0)
     header, _ = read_header(exported / "model.safetensors")
     assert not [name for name in header if name.startswith("extra")]
     assert loss(evaluate(exported)) == losses["a"]
@@ -112,7 +96,7 @@ def test_tensors_without_elements_and_scalars_do_no_harm(
 
 @pytest.mark.parametrize("shape", [[0], [0, 64], [], [64, 1], [63]])
 def test_a_needed_tensor_of_another_shape_is_refused_with_both_shapes(
-    shape: list[int], models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    shape: list[int], models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(models["a"], tmp_path / "m")
     tensors = read_tensors(model)
@@ -123,7 +107,7 @@ def test_a_needed_tensor_of_another_shape_is_refused_with_both_shapes(
 
 
 def test_every_missing_and_misshapen_tensor_is_named(
-    models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(models["a"], tmp_path / "m")
     tensors = read_tensors(model)
@@ -141,7 +125,7 @@ def test_every_missing_and_misshapen_tensor_is_named(
 
 
 def test_tensors_of_more_layers_than_the_model_has_are_named_once(
-    models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     result = evaluate(variant(models["a"], tmp_path / "m", config={"num_hidden_layers": 1}))
     assert "model.layers.1.mlp.up_proj.weight" in result.stderr
@@ -156,7 +140,7 @@ def put(source: Path, target: Path, pattern: str) -> None:
 
 
 def test_shards_have_the_loss_of_the_one_file(
-    models: dict[str, Path], losses: dict[str, float], evaluate: Callable[..., Result]
+    models: dict[str, Path], losses: dict[str, float], evaluate: Evaluate
 ) -> None:
     assert loss(evaluate(models["shards"])) == losses["b"]
 
@@ -166,7 +150,7 @@ def test_one_file_beside_shards_is_used_alone(
     second_shard: bool,
     models: dict[str, Path],
     losses: dict[str, float],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = variant(models["a"], tmp_path / "m")
@@ -179,7 +163,7 @@ def test_one_file_beside_shards_is_used_alone(
 
 
 def test_a_missing_shard_is_refused_by_name(
-    models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(models["shards"], tmp_path / "m")
     gone = sorted(model.glob("model-*.safetensors"))[1]
@@ -197,7 +181,7 @@ def change_index(model: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_a_tensor_in_another_shard_than_the_index_says_is_refused(
-    models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(models["shards"], tmp_path / "m")
     first, second = sorted(path.name for path in model.glob("model-*.safetensors"))[:2]
@@ -211,7 +195,7 @@ def test_the_total_size_of_an_index_means_nothing(
     size: Any,
     models: dict[str, Path],
     losses: dict[str, float],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = variant(models["shards"], tmp_path / "m")
@@ -228,7 +212,7 @@ def test_the_total_size_of_an_index_means_nothing(
 
 @pytest.mark.parametrize("way", ["..", "absolute", "link", "link to a folder", "empty", "number"])
 def test_an_index_that_leads_out_of_the_directory_is_refused(
-    way: str, models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    way: str, models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(models["shards"], tmp_path / "m")
     other = variant(models["b"], tmp_path / "other")
@@ -268,7 +252,7 @@ def test_what_is_no_weight_file_is_named(
     words: tuple[str, ...],
     shards: bool,
     models: dict[str, Path],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = variant(models["shards" if shards else "a"], tmp_path / "m")
@@ -283,7 +267,7 @@ def test_a_file_cut_short_is_refused_with_tensor_and_file(
     share: float,
     shards: bool,
     models: dict[str, Path],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     tmp_path: Path,
 ) -> None:
     model = variant(models["shards" if shards else "a"], tmp_path / "m")
@@ -299,7 +283,7 @@ def test_a_file_cut_short_is_refused_with_tensor_and_file(
 
 
 def test_only_pickled_weights_are_refused_with_what_to_do(
-    models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(models["a"], tmp_path / "m")
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
@@ -307,7 +291,7 @@ def test_only_pickled_weights_are_refused_with_what_to_do(
 
 
 def test_no_weights_no_configuration_no_directory(
-    models: dict[str, Path], evaluate: Callable[..., Result], tmp_path: Path
+    models: dict[str, Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     model = variant(models["a"], tmp_path / "m")
     (model / "model.safetensors").unlink()
@@ -321,21 +305,12 @@ def test_no_weights_no_configuration_no_directory(
 # Export.
 
 
-def train(haversack: Haversack, model: Path, text: Path, out: Path, *more: str | int) -> Path:
-    """A step that changes nothing, and the export."""
-    haversack.run(
-        *("train", "--model", model, "--data", text, "--memory", "600MiB", "--batch", 1),
-        *("--seq", SEQ, "--steps", 1, "--lr", 0, "--out", out, "--threads", 1, *more),
-    )
-    return out / "model"
-
-
 def test_export_over_a_larger_model_leaves_nothing_of_it(
     models: dict[str, Path],
     losses: dict[str, float],
-    evaluate: Callable[..., Result],
+    evaluate: Evaluate,
     haversack: Haversack,
-    text: Path,
+    sentence: Path,
     tmp_path: Path,
 ) -> None:
     target = tmp_path / "out" / "model"
@@ -344,7 +319,7 @@ def test_export_over_a_larger_model_leaves_nothing_of_it(
 
     AutoModelForCausalLM.from_pretrained(larger).save_pretrained(target, max_shard_size="200KB")
     assert (target / "model.safetensors.index.json").exists()
-    exported = train(haversack, models["a"], text, tmp_path / "out")
+    exported = train_one_step(haversack, models["a"], sentence, tmp_path / "out", seq=SEQ, lr=0)
     assert exported == target
     assert sorted(path.name for path in target.glob("model*")) == ["model.safetensors"]
     assert not [p for p in target.parent.iterdir() if p.name.startswith("model.")]
@@ -354,10 +329,10 @@ def test_export_over_a_larger_model_leaves_nothing_of_it(
 
 
 def test_export_of_a_file_that_names_no_family_is_one_that_transformers_loads(
-    models: dict[str, Path], haversack: Haversack, text: Path, tmp_path: Path
+    models: dict[str, Path], haversack: Haversack, sentence: Path, tmp_path: Path
 ) -> None:
     model = variant(models["a"], tmp_path / "m", drop=("model_type",))
-    exported = train(haversack, model, text, tmp_path / "out")
+    exported = train_one_step(haversack, model, sentence, tmp_path / "out", seq=SEQ, lr=0)
     config = json.loads((exported / "config.json").read_text())
     assert config["model_type"] == "llama"
     assert config["architectures"] == ["LlamaForCausalLM"]

@@ -112,15 +112,17 @@ TEST(LayerNorm, BackwardMatchesNumericGradient) {
       if (cols < 7) continue;  // two columns: the gradient cancels to almost nothing
       const Inputs in(rows, cols);
       const Doubles x = ToDouble(in.x), weight = ToDouble(in.weight), bias = ToDouble(in.bias);
-      Doubles expected = NumericGradient(
-          x, [&](const Doubles& v) { return Dot(in.dy, ReferenceForward(v, weight, bias, rows)); });
-      for (const Doubles& part :
-           {NumericGradient(
-                weight,
-                [&](const Doubles& v) { return Dot(in.dy, ReferenceForward(x, v, bias, rows)); }),
-            NumericGradient(bias, [&](const Doubles& v) {
-              return Dot(in.dy, ReferenceForward(x, weight, v, rows));
-            })}) {
+      Doubles expected = NumericGradient(x, [&, rows = rows](const Doubles& v) {
+        return Dot(in.dy, ReferenceForward(v, weight, bias, rows));
+      });
+      for (const Doubles& part : {NumericGradient(weight,
+                                                  [&, rows = rows](const Doubles& v) {
+                                                    return Dot(in.dy,
+                                                               ReferenceForward(x, v, bias, rows));
+                                                  }),
+                                  NumericGradient(bias, [&, rows = rows](const Doubles& v) {
+                                    return Dot(in.dy, ReferenceForward(x, weight, v, rows));
+                                  })}) {
         expected.insert(expected.end(), part.begin(), part.end());
       }
       const double magnitude = MaxAbs(ToDouble(in.dy)) * Magnitude(in) *

@@ -84,10 +84,10 @@ TEST(RmsNorm, BackwardMatchesNumericGradient) {
     for (const auto [rows, cols] : kShapes) {
       const Inputs in(rows, cols);
       const Doubles x = ToDouble(in.x), weight = ToDouble(in.weight);
-      Doubles expected = NumericGradient(x, [&](const Doubles& v) {
+      Doubles expected = NumericGradient(x, [&, rows = rows](const Doubles& v) {
         return Dot(in.dy, ReferenceForward(v, weight, rows, nullptr));
       });
-      const Doubles dweight = NumericGradient(weight, [&](const Doubles& v) {
+      const Doubles dweight = NumericGradient(weight, [&, rows = rows](const Doubles& v) {
         return Dot(in.dy, ReferenceForward(x, v, rows, nullptr));
       });
       expected.insert(expected.end(), dweight.begin(), dweight.end());

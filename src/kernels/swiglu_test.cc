@@ -38,8 +38,10 @@ TEST(Swiglu, BackwardMatchesNumericGradientAlsoInPlace) {
     for (const auto [rows, cols] : kShapes) {
       Floats gate_up = RandomFloats(rows * 2 * cols, 1, 5);
       const Floats dy = RandomFloats(rows * cols, 2);
-      const Doubles expected = NumericGradient(
-          ToDouble(gate_up), [&](const Doubles& v) { return Dot(dy, Reference(v, rows, cols)); });
+      const Doubles expected =
+          NumericGradient(ToDouble(gate_up), [&, rows = rows, cols = cols](const Doubles& v) {
+            return Dot(dy, Reference(v, rows, cols));
+          });
       Floats d_gate_up(gate_up.size());
       SwigluBackward(dy.data(), gate_up.data(), rows, cols, d_gate_up.data());
       // |gate (1 - s)| <= |gate| is the term that cancels.
