@@ -1,73 +1,20 @@
 #include "codec/codec.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
+#include <set>
 #include <string>
 
 #include "base/error.h"
 #include "codec/bf16.h"
+#include "codec/cases_test_util.h"
 #include "codec/codec_error.h"
-#include "codec/columns.h"
 #include "codec/format.h"
-#include "codec/reference_test_util.h"
 
 namespace haversack {
 namespace {
-
-constexpr RandomKey kKey{.seed = 7, .purpose = RandomPurpose::kRounding, .layer = 3, .step = 11};
-
-CodecSpec Codec(const std::string& text) { return ParseCodec(text, "test"); }
-
-std::vector<std::byte> EncodeAll(const EncodedShape& shape, const float* x, int64_t stride,
-                                 const RandomKey& key = kKey) {
-  std::vector<std::byte> bytes(EncodedBytes(shape.codec, shape.rows, shape.cols), std::byte{0xA5});
-  Encode(shape, x, stride, key, bytes.data());
-  return bytes;
-}
-
-Floats RoundTrip(const EncodedShape& shape, const Floats& x, const RandomKey& key = kKey) {
-  Floats y(x.size());
-  Decode(shape, EncodeAll(shape, x.data(), shape.cols, key).data(), y.data(), shape.cols);
-  return y;
-}
-
-// `count` columns spread over [0, cols), some of them neighbours.
-std::vector<int32_t> SomeColumns(int count, int64_t cols) {
-  std::vector<int32_t> columns;
-  for (int i = 0; i < count; ++i) columns.push_back(static_cast<int32_t>(i * (cols - 1) / count));
-  return columns;
-}
-
-struct Shape {
-  int64_t rows, cols;
-};
-// Less than a chunk, whole chunks, groups of every size cut short, several of everything.
-constexpr Shape kShapes[] = {{1, 1},  {2, 7},   {3, 32},  {2, 77},
-                             {5, 96}, {3, 160}, {2, 579}, {4, 576}};
-
-const char* const kAllCodecs[] = {"bf16",       "int8/32",    "int8",    "int8/128",
-                                  "int8+sr",    "int4/32",    "int4",    "int4/128",
-                                  "int4/32+sr", "int4/32+o3", "int8+o2", "int4+o6+sr"};
-
-// Runs body(shape, x) over codecs and shapes that have room for the codec's outliers.
-template <typename Body>
-void ForEachCase(const Body& body) {
-  for (const char* text : kAllCodecs) {
-    for (const auto [rows, cols] : kShapes) {
-      const CodecSpec codec = Codec(text);
-      if (codec.outliers > cols) continue;
-      SCOPED_TRACE(::testing::Message() << text << " [" << rows << ", " << cols << "]");
-      const std::vector<int32_t> outliers = SomeColumns(codec.outliers, cols);
-      Floats x = RandomFloats(rows * cols, 5, 3, 0.5);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (const int32_t c : outliers) x[r * cols + c] *= 100;
-      }
-      body(EncodedShape{codec, rows, cols, outliers}, x);
-    }
-  }
-}
 
 TEST(CodecText, ReadsWhatItWrites) {
   for (const char* text : kAllCodecs) {
@@ -167,39 +114,6 @@ TEST(Codec, ErrorIsBoundedByTheGroupsStep) {
   });
 }
 
-TEST(Codec, OutlierColumnsAreTheirBf16) {
-  ForEachTarget([] {
-    ForEachCase([](const EncodedShape& shape, const Floats& x) {
-      const Floats y = RoundTrip(shape, x);
-      for (int64_t r = 0; r < shape.rows; ++r) {
-        for (const int32_t c : shape.outliers) {
-          const int64_t i = r * shape.cols + c;
-          EXPECT_EQ(y[i], FromBf16(RoundToBf16(x[i])));
-        }
-      }
-    });
-  });
-}
-
-// Values of 1e4 in outlier columns do not show in the others' errors, whatever they share a group
-// with.
-TEST(Codec, OutlierColumnsDoNotWidenTheirGroups) {
-  ForEachTarget([] {
-    for (const char* text : {"int4/32+o3", "int8/128+o3"}) {
-      const std::vector<int32_t> outliers = {0, 33, 64};
-      const EncodedShape shape{Codec(text), 1, 65, outliers};
-      Floats x = RandomFloats(65, 1, 1, 5);
-      const Floats calm = RoundTrip(shape, x);
-      for (const int32_t c : outliers) x[c] = c == 33 ? -1e4f : 1e4f;
-      const Floats y = RoundTrip(shape, x);
-      for (int32_t c = 0; c < 65; ++c) {
-        if (std::ranges::find(outliers, c) != outliers.end()) continue;
-        EXPECT_EQ(y[c], calm[c]);
-      }
-    }
-  });
-}
-
 TEST(Codec, ColumnRangesLeaveWhatIsBetweenThemUntouched) {
   ForEachTarget([] {
     ForEachCase([](const EncodedShape& shape, const Floats& x) {
@@ -265,146 +179,6 @@ TEST(Codec, BytesAndValuesAreIndependentOfThreadCount) {
       return all;
     });
   }
-}
-
-TEST(Codec, ZerosStayZerosAndConstantsStayWithinHalfAStep) {
-  ForEachTarget([] {
-    for (const char* text : kAllCodecs) {
-      const CodecSpec codec = Codec(text);
-      if (codec.outliers > 0) continue;
-      SCOPED_TRACE(text);
-      const EncodedShape shape{codec, 2, 77, {}};
-      EXPECT_EQ(RoundTrip(shape, Floats(154, 0.0f)), Floats(154, 0.0f));
-      for (const float constant : {1.0f, -1.0f, 0.1f, 100.1f, -3e30f, 1e-30f}) {
-        for (const float y : RoundTrip(shape, Floats(154, constant))) {
-          // int4 and a minimum of another sign or far away: the step spans at most the rounding of
-          // the minimum, 2^-7 of it over 15 codes. int8: 1/127 of the value.
-          const double step = codec.format == &Int4Format() ? 0x1p-7 / 15 : 1.0 / 127;
-          const double bound = codec.format == &Bf16Format() ? 0x1p-8 : (1 + 0x1p-7) * step;
-          EXPECT_NEAR(y, constant, std::max(bound * std::abs(constant), 0x1p-110)) << constant;
-        }
-      }
-    }
-  });
-}
-
-TEST(Codec, TinyAndHugeValuesStayWithinTheirSteps) {
-  ForEachTarget([] {
-    for (const char* text : kAllCodecs) {
-      const CodecSpec codec = Codec(text);
-      if (codec.outliers > 0) continue;
-      SCOPED_TRACE(text);
-      const EncodedShape shape{codec, 1, 64, {}};
-      const double step = codec.format == &Int4Format() ? 2.0 / 15 : 1.0 / 127;
-      for (const float scale : {1e-45f, 1e-40f, 1e-36f, 1e-30f, 1e30f, 1.6e38f}) {
-        Floats x(64);
-        for (size_t i = 0; i < 64; ++i) x[i] = (static_cast<float>(i) / 32 - 1) * scale;
-        const Floats y = RoundTrip(shape, x);
-        for (size_t i = 0; i < 64; ++i) {
-          EXPECT_NEAR(y[i], x[i], std::max(1.02 * step * scale, 0x1p-110)) << scale;
-        }
-      }
-      // int4's range of -max to max does not fit f32: that counts as not finite.
-      Floats x(64, std::numeric_limits<float>::max());
-      x[5] = -x[5];
-      const float y = RoundTrip(shape, x)[0];
-      if (codec.format == &Int4Format()) {
-        EXPECT_TRUE(std::isnan(y));
-      } else {
-        EXPECT_GE(y, 3.39e38f);
-      }
-    }
-  });
-}
-
-TEST(Codec, NanAndInfinityShowInTheirGroupAndNowhereElse) {
-  ForEachTarget([] {
-    for (const char* text : kAllCodecs) {
-      const CodecSpec codec = Codec(text);
-      if (codec.outliers > 0) continue;
-      const int64_t group = codec.format->grouped() ? codec.group : 1;
-      for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
-        for (const int64_t at : {0, 31, 70, 160, 192}) {
-          SCOPED_TRACE(::testing::Message() << text << " " << bad << " at " << at);
-          const EncodedShape shape{codec, 1, 193, {}};
-          Floats x = RandomFloats(193, 1);
-          x[at] = bad;
-          const Floats y = RoundTrip(shape, x);
-          for (int64_t c = 0; c < 193; ++c) {
-            EXPECT_EQ(std::isfinite(y[c]), c / group != at / group) << c;
-          }
-          EXPECT_TRUE(std::isnan(y[at]) || !codec.format->grouped());
-        }
-      }
-    }
-  });
-}
-
-TEST(Codec, NanInAnOutlierColumnStaysThere) {
-  ForEachTarget([] {
-    const std::vector<int32_t> outliers = {1, 40, 64};
-    for (const char* text : {"int4/32+o3", "int8+o3"}) {
-      const EncodedShape shape{Codec(text), 1, 65, outliers};
-      Floats x = RandomFloats(65, 1);
-      x[40] = NAN;
-      x[64] = INFINITY;
-      const Floats y = RoundTrip(shape, x);
-      for (int64_t c = 0; c < 65; ++c) EXPECT_EQ(std::isfinite(y[c]), c != 40 && c != 64);
-      EXPECT_TRUE(std::isnan(y[40]));
-      EXPECT_EQ(y[64], INFINITY);
-    }
-  });
-}
-
-TEST(Codec, AColumnAloneInItsGroupMayBeAnOutlier) {
-  const std::vector<int32_t> outliers = {32};
-  const EncodedShape shape{Codec("int4/32+o1"), 1, 33, outliers};
-  Floats x = RandomFloats(33, 1);
-  x[32] = 500;
-  EXPECT_EQ(RoundTrip(shape, x)[32], 500);
-}
-
-TEST(Columns, LargestAreByMaximumThenByNumber) {
-  ForEachTarget([] {
-    // [3, 5] with stride 6.
-    const Floats x = {1, -9, 2, 0, 3, 99, 1, 0, -7, 7, 3, 99, 2, 8, 0, 1, 3, 99};
-    EXPECT_EQ(ColumnMaxima(x.data(), 6, 3, 5), (Floats{2, 9, 7, 7, 3}));
-    EXPECT_EQ(LargestColumns(x.data(), 6, 3, 5, 2), (std::vector<int32_t>{1, 2}));
-    EXPECT_EQ(LargestColumns(x.data(), 6, 3, 5, 3), (std::vector<int32_t>{1, 2, 3}));
-    EXPECT_TRUE(LargestColumns(x.data(), 6, 3, 5, 0).empty());
-    EXPECT_EQ(LargestColumns(x.data(), 6, 3, 5, 5), (std::vector<int32_t>{0, 1, 2, 3, 4}));
-  });
-}
-
-TEST(Columns, NanIsTheLargest) {
-  const Floats x = {1, NAN, INFINITY, 5, 2, 100};
-  EXPECT_EQ(LargestColumns(x.data(), 3, 2, 3, 1), (std::vector<int32_t>{1}));
-  EXPECT_EQ(LargestColumns(x.data(), 3, 2, 3, 2), (std::vector<int32_t>{1, 2}));
-}
-
-TEST(CodecError, IsThatOfTheWholeRoundTrip) {
-  ForEachCase([](const EncodedShape& shape, const Floats& x) {
-    const Floats y = RoundTrip(shape, x);
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < x.size(); ++i) {
-      error += (double{y[i]} - x[i]) * (double{y[i]} - x[i]);
-      norm += double{x[i]} * x[i];
-    }
-    const SquaredError measured = MeasureError(shape, x.data(), shape.cols, kKey);
-    // Sums of cols positive terms in f32, and the rounding of each difference and square.
-    const double tolerance = kEps * (static_cast<double>(shape.cols) + 6);
-    EXPECT_NEAR(measured.error, error, tolerance * error);
-    EXPECT_NEAR(measured.norm, norm, tolerance * norm);
-    EXPECT_NEAR(measured.Relative(), error / norm, 3 * tolerance * error / norm);
-  });
-}
-
-TEST(CodecError, ZerosHaveNoneAndNanShows) {
-  const EncodedShape shape{Codec("int4"), 3, 70, {}};
-  Floats x(210, 0.0f);
-  EXPECT_EQ(MeasureError(shape, x.data(), 70, kKey).Relative(), 0);
-  x[100] = NAN;
-  EXPECT_TRUE(std::isnan(MeasureError(shape, x.data(), 70, kKey).Relative()));
 }
 
 }  // namespace
