@@ -85,7 +85,8 @@ TEST_F(Readers, DamagedCompressionIsRefusedByName) {
     std::string flipped = bytes;
     flipped[bytes.size() / 2] ^= 0x55;
     ExpectRefused([&] { ReadAll(Put(name, flipped)); }, {name, "damaged"});
-    ExpectRefused([&] { ReadAll(Put(name, bytes + "rest")); }, {name});
+    const std::string longer = bytes + "rest";
+    ExpectRefused([&] { ReadAll(Put(name, longer)); }, {name});
     ExpectRefused([&] { ReadAll(Put(name, "plain text, really")); }, {name, "damaged"});
   }
   ExpectRefused([&] { ReadAll(Put("w.zst", Zstd(text, 27))); }, {"w.zst", "window"});

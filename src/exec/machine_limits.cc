@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <limits>
 #include <numeric>
@@ -100,7 +99,7 @@ class AttentionRun {
 
 // The least over the four forms.
 double BestProduct(const MatrixProduct& product, int repetitions) {
-  const auto [m, n, k] = std::array{product.m, product.n, product.k};
+  const int64_t m = product.m, n = product.n, k = product.k;
   Arena arena(Aligned(m * k) + Aligned(k * n) + Aligned(m * n));
   const float* a = TakeFilled(arena, m * k);
   const float* b = TakeFilled(arena, k * n);
