@@ -113,7 +113,7 @@ ExitCode EvalCommand(int argc, const char* const* argv) {
   LoadWeights(model.graph, model.layout, *model.files, state.weights);
   Executor executor(model.graph, model.layout, state, arena.Take("schedule", schedule.arena_bytes),
                     schedule.arena_bytes);
-  const Evaluation result = Evaluate(data, schedule, executor);
+  const Evaluation result = Evaluate(data, schedule, executor, Communicator());
   const double loss = result.loss();
   const auto finite = [](double x) {
     return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json();

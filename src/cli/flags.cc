@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "dist/wire_format.h"
 
 namespace haversack {
 namespace {
@@ -162,6 +163,27 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
       ->check(positive)
       ->capture_default_str();
 
+  app.option_defaults()->group("Several ranks (mpirun or srun starts them)");
+  app.add_option_function<std::string>(
+         "--dist", [&o](const std::string& text) { o.dist.mode = ParseDistMode(text); },
+         "how ranks share the run: a gradient a step, or a model every --inner-steps steps, with "
+         "a fixed or an adaptive batch (default: none)")
+      ->type_name("none|ddp|diloco|adloco");
+  app.add_option("--transport", o.dist.transport, "numbers on the wire; int4 feeds errors back")
+      ->type_name("f32|bf16|int8|int4")
+      ->capture_default_str();
+  app.add_option("--deadline", o.dist.deadline_seconds,
+                 "seconds that a rank may be late before the run ends with exit 6")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--inner-steps", o.dist.inner_steps, "optimizer steps between outer steps")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--outer-lr", o.dist.outer_lr, "rate of the outer step")->capture_default_str();
+  app.add_option("--outer-momentum", o.dist.outer_momentum, "Nesterov momentum of the outer step")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+
   app.option_defaults()->group("Run");
   app.add_option("--seed", o.seed, "of the data order and of random weights")
       ->check(CLI::NonNegativeNumber)
@@ -210,6 +232,14 @@ void CheckTrainOptions(const TrainOptions& o) {
   if (o.fused_update && o.micro_batch.value_or(o.batch) != o.batch) {
     refuse("--fused-update needs --micro-batch equal to --batch: accumulation needs all gradients");
   }
+  if (o.dist.on() && o.fused_update) {
+    refuse("--fused-update cannot be combined with --dist: ranks exchange what it does not keep");
+  }
+  WireFormat::Parse(o.dist.transport);
+  if (!(o.dist.outer_lr >= 0) || std::isinf(o.dist.outer_lr)) {
+    refuse(fmt::format("--outer-lr {}: not a learning rate", o.dist.outer_lr));
+  }
+  if (o.dist.outer_momentum >= 1) refuse("--outer-momentum must be below 1");
   if (o.warmup > 0 && o.steps > 0 && o.warmup > o.steps) {
     refuse(fmt::format("--warmup {} is longer than --steps {}", o.warmup, o.steps));
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/options.h"
 #include "kernels/matmul.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/lr_schedule.h"
@@ -45,6 +46,8 @@ struct TrainOptions {
   int64_t loss_chunk = 256;
   ComputeType compute = ComputeType::kF32;
   int threads = 0;  // 0: the cores this process may use
+
+  DistOptions dist;
 
   std::string metrics;
   int64_t save_every = 0;  // 0: at the end and on a signal only

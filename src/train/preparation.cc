@@ -1,7 +1,9 @@
 #include "train/preparation.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/threads.h"
+#include "dist/agreement.h"
 #include "tokenizer/tokenizer.h"
 #include "train/signals.h"
 
@@ -24,6 +27,13 @@ int32_t EndOfDocument(const Tokenizer& tokenizer, const ModelConfig& config) {
   return -1;
 }
 
+// Cores for each rank: those it is bound to, or its part of those that it shares.
+int CoresOfRank(const Communicator& world) {
+  if (world.local_size() == 1) return AvailableCores();
+  const int all = static_cast<int>(std::thread::hardware_concurrency());
+  return std::min(AvailableCores(), std::max(1, all / world.local_size()));
+}
+
 void ThrowIfStopped() {
   if (StopSignal() == 0) return;
   throw UserError(ExitCode::kOk, "stopped by signal {} before the first step", StopSignal());
@@ -31,42 +41,75 @@ void ThrowIfStopped() {
 
 class Preparation {
  public:
-  explicit Preparation(const TrainOptions& options) { run_.options = options; }
+  Preparation(const TrainOptions& options, const Communicator& world) : world_(world) {
+    run_.options = options;
+  }
 
   PreparedRun Run() {
+    Together(world_, "the start", [&] { OpenRun(); });
+    ShareCheckpoint();
+    Together(world_, "the data", [&] { OpenAll(); });
+    if (NothingLeft()) return std::move(run_);
+    AgreeOnMicroBatch();
+    Together(world_, "the plan", [&] { Begin(); });
+    return std::move(run_);
+  }
+
+ private:
+  void Log(const std::string& text) { run_.reporter->Line(text); }
+
+  void OpenRun() {
     const TrainOptions& options = run_.options;
-    SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
-    run_.budget = ResolveBudget(options.memory);
+    SetNumThreads(options.threads > 0 ? options.threads : CoresOfRank(world_));
+    run_.budget = ResolveBudget(options.memory, world_.local_size());
     run_.model = std::make_unique<Model>(OpenModel(
         options.model,
         {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
         /*with_weights=*/false));
-    run_.dir = std::make_unique<RunDir>(options.out);
+    run_.dir = std::make_unique<RunDir>(options.out, world_.leader());
     CheckModelIsNotExport();
     run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(), run_.model->graph,
                                                          run_.model->layout);
-    FindCheckpoint();
+    if (world_.leader()) {
+      run_.stored =
+          run_.checkpoints->FindNewest([&](const std::string& line) { notes_.push_back(line); });
+    }
+  }
+
+  // All ranks go on from the checkpoint that the leader found.
+  void ShareCheckpoint() {
+    if (world_.alone()) return;
+    const std::string text = run_.stored ? run_.stored->dump() : "";
+    const std::string shared = world_.Broadcast(text, 0, "the checkpoint's description");
+    if (!shared.empty()) run_.stored = nlohmann::json::parse(shared);
+  }
+
+  void OpenAll() {
+    const TrainOptions& options = run_.options;
+    CheckCheckpoint();
     if (!options.random_init) OpenWeights(*run_.model);
-    run_.reporter = std::make_unique<Reporter>(run_.dir->File("train.log"), run_.budget);
+    run_.reporter = std::make_unique<Reporter>(world_.leader() ? run_.dir->File("train.log") : "",
+                                               run_.budget, !world_.leader());
+    run_.strategy = MakeStrategy(options, run_.model->layout, world_);
     Introduce();
     OpenPlanner();
     OpenData();
     HoldAgainstCheckpoint();
-    if (NothingLeft()) return std::move(run_);
+  }
+
+  // From here on the run is under way.
+  void Begin() {
+    const TrainOptions& options = run_.options;
     MakePlan();
     ThrowIfStopped();
-    // From here on the run is under way.
+    if (!world_.leader()) return;
     run_.dir->WriteJson("run.json", run_.identity);
     run_.dir->WriteJson("plan.json", PlanToJson(run_.model->graph, run_.plan->chosen.plan));
     run_.dir->BeginExport();
     if (!options.metrics.empty()) {
       run_.reporter->OpenMetrics(options.metrics, run_.progress.step);
     }
-    return std::move(run_);
   }
-
- private:
-  void Log(const std::string& text) { run_.reporter->Line(text); }
 
   void CheckModelIsNotExport() {
     std::error_code ignored;
@@ -78,10 +121,9 @@ class Preparation {
         run_.options.model, run_.options.out);
   }
 
-  void FindCheckpoint() {
+  void CheckCheckpoint() {
     const TrainOptions& options = run_.options;
-    std::optional<nlohmann::json> found =
-        run_.checkpoints->FindNewest([&](const std::string& line) { notes_.push_back(line); });
+    const std::optional<nlohmann::json>& found = run_.stored;
     if (options.resume && !found) {
       notes_.push_back("--resume: no complete checkpoint in " + options.out + ": starting anew");
     }
@@ -104,7 +146,6 @@ class Preparation {
           "with it, or another --out",
           options.out, run_.progress.step);
     }
-    run_.stored = std::move(found);
     run_.checkpoints->set_best(run_.progress.best_step);
     // Before the model and the data are read: those take their time.
     for (const std::string& change :
@@ -121,6 +162,10 @@ class Preparation {
     Log(fmt::format("model {}: {}, {} layers, {:.1f}M parameters", run_.options.model,
                     model.config.model_type, model.config.layers,
                     static_cast<double>(model.graph.parameter_count()) / 1e6));
+    if (run_.options.dist.on()) {
+      Log(fmt::format("{} over {} ranks, {} on this machine", ToText(run_.options.dist.mode),
+                      world_.size(), world_.local_size()));
+    }
     for (const std::string& note : notes_) Log(note);
     for (const std::string& note : model.notes) Log("note: " + note);
   }
@@ -205,6 +250,7 @@ class Preparation {
   // Whether it fits is told before the data is tokenised, which can take long.
   void OpenPlanner() {
     PlanRequest request = MakePlanRequest(run_.options, run_.model->graph);
+    request.batch = LargestShare(run_.options.batch, world_.size());
     if (run_.stored) {
       const int64_t before = run_.stored->at("micro_batch");
       if (run_.options.fused_update && !request.micro_batch && before != run_.options.batch) {
@@ -217,14 +263,41 @@ class Preparation {
       // Another micro-batch would sum the gradient in another order: a resumed run keeps its own.
       if (!request.micro_batch) request.micro_batch = before;
     }
-    planner_ = std::make_unique<RunPlanner>(*run_.model, request);
+    request_ = request;
+    MakePlanner();
     const bool done = run_.stored && run_.progress.step >= run_.options.steps;
     if (!done) planner_->CheckFits(run_.budget);
   }
 
+  void MakePlanner() {
+    // A rank's last micro-batch of a step may be padded.
+    const int64_t micro = request_.micro_batch.value_or(1);
+    if (!world_.alone()) request_.batch = (request_.batch + micro - 1) / micro * micro;
+    planner_ = std::make_unique<RunPlanner>(*run_.model, request_, run_.strategy->StateBytes());
+  }
+
+  // Ranks whose memory or speed differ might choose differently; the smallest choice fits all.
+  void AgreeOnMicroBatch() {
+    if (world_.alone()) return;
+    Together(world_, "the plan", [&] { Plan(); });
+    const int64_t mine = run_.plan->chosen.plan.micro_batch;
+    const std::vector<int64_t> all = world_.AllGather(mine, "the plan");
+    const int64_t agreed = *std::min_element(all.begin(), all.end());
+    Together(world_, "the plan", [&] {
+      if (agreed == mine) return;
+      request_.micro_batch = agreed;
+      MakePlanner();
+      Plan();
+    });
+  }
+
+  void Plan() { run_.plan = std::make_unique<RunPlan>(planner_->Plan(run_.budget)); }
+
   void MakePlan() {
-    run_.plan = std::make_unique<RunPlan>(planner_->Plan(run_.budget));
+    if (!run_.plan) Plan();
     planner_.reset();
+    run_.plan->predicted_tokens_per_s *=
+        static_cast<double>(run_.options.batch) / static_cast<double>(request_.batch);
     Log(Verdict(*run_.plan));
     const int64_t before = run_.stored ? run_.stored->at("micro_batch").get<int64_t>() : 0;
     const int64_t now = run_.plan->chosen.plan.micro_batch;
@@ -236,13 +309,17 @@ class Preparation {
     }
   }
 
+  const Communicator& world_;
   PreparedRun run_;
+  PlanRequest request_;
   std::unique_ptr<RunPlanner> planner_;
   std::vector<std::string> notes_;  // until there is a log
 };
 
 }  // namespace
 
-PreparedRun PrepareRun(const TrainOptions& options) { return Preparation(options).Run(); }
+PreparedRun PrepareRun(const TrainOptions& options, const Communicator& world) {
+  return Preparation(options, world).Run();
+}
 
 }  // namespace haversack

@@ -11,6 +11,9 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/process_memory.h"
+#include "dist/agreement.h"
+#include "dist/gradient_order.h"
+#include "dist/mpi_link.h"
 #include "exec/arena.h"
 #include "exec/executor.h"
 #include "io/model_dir.h"
@@ -30,20 +33,23 @@ double SecondsSince(Clock::time_point start) {
 
 class Trainer {
  public:
-  explicit Trainer(const TrainOptions& options)
+  Trainer(const TrainOptions& options, const Communicator& world)
       : started_(Clock::now()),
-        run_(PrepareRun(options)),
+        world_(world),
+        run_(PrepareRun(options, world)),
         options_(run_.options),
         progress_(run_.progress),
         saved_step_(run_.progress.step) {}
 
   void Run() {
     if (!run_.plan) return;
-    OpenArena();
-    CheckDisk();
+    Together(world_, "the start", [&] {
+      OpenArena();
+      CheckDisk();
+    });
     if (progress_.step == 0 || EvaluationDue()) Evaluate();
     while (progress_.step < options_.steps && !Stopping()) {
-      Step();
+      if (!Step()) continue;
       if (EvaluationDue()) Evaluate();
       if (SaveDue()) Save();
     }
@@ -51,13 +57,16 @@ class Trainer {
       Stop();
       return;
     }
-    if (progress_.bad_in_row > 0) ThrowDiverged();
-    Export();
+    Together(world_, "the export", [&] {
+      if (progress_.bad_in_row > 0) ThrowDiverged();
+      Export();
+    });
     Summarise();
   }
 
  private:
-  static bool Stopping() { return StopSignal() != 0; }
+  // Of several ranks none stops by itself: the stop is agreed on before a step.
+  bool Stopping() const { return world_.alone() ? StopSignal() != 0 : stop_agreed_; }
   bool Due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
   bool Last() const { return progress_.step == options_.steps; }
   bool SaveDue() const { return Last() || Stopping() || Due(options_.save_every); }
@@ -71,6 +80,7 @@ class Trainer {
     const ParamLayout& layout = model.layout;
     const Candidate& chosen = run_.plan->chosen;
     const int64_t schedule_bytes = chosen.schedule.arena_bytes;
+    strategy_ = run_.strategy.get();
     evaluation_ = Lower(model.graph, chosen.plan, chosen.schedule.shape, ScheduleMode::kEvaluate);
     HAVERSACK_CHECK(evaluation_.arena_bytes <= schedule_bytes,
                     "evaluation needs {} bytes, a step {}", evaluation_.arena_bytes,
@@ -85,6 +95,13 @@ class Trainer {
     state_.v = take("second moments");
     std::byte* region = arena_->Take("schedule", schedule_bytes);
     arena_->FaultIn();
+    const int64_t shared_bytes = strategy_->StateBytes();
+    std::byte* shared = nullptr;
+    if (shared_bytes > 0) {
+      shared_arena_ = std::make_unique<Arena>(shared_bytes);
+      shared = shared_arena_->Take("outer state and messages", shared_bytes);
+      shared_arena_->FaultIn();
+    }
     if (run_.stored) {
       run_.checkpoints->LoadState(progress_.step, state_);
       Log(fmt::format("resumed after step {}", progress_.step));
@@ -92,6 +109,10 @@ class Trainer {
       InitWeights(model.graph, layout, options_.seed, state_.weights);
     } else {
       LoadWeights(model.graph, layout, *model.files, state_.weights);
+    }
+    strategy_->Open(state_, shared);
+    if (strategy_->overlaps()) {
+      complete_from_ = CompleteFrom(model.graph, layout, chosen.schedule);
     }
     executor_ = std::make_unique<Executor>(model.graph, layout, state_, region, schedule_bytes);
     optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, state_, options_.adamw);
@@ -105,6 +126,7 @@ class Trainer {
 
   // A full disk should show now, not after hours of work.
   void CheckDisk() {
+    if (!world_.leader()) return;
     const int64_t left = options_.steps - progress_.step;
     if (left == 0) return;
     const CheckpointStore& checkpoints = *run_.checkpoints;
@@ -132,7 +154,8 @@ class Trainer {
   // A signal ends it without a result; the resumed run does it again.
   void Evaluate() {
     if (!run_.valid) return;
-    const Evaluation result = haversack::Evaluate(*run_.valid, evaluation_, *executor_, Stopping);
+    const Evaluation result = haversack::Evaluate(*run_.valid, evaluation_, *executor_, world_,
+                                                  [&] { return Stopping(); });
     if (!result.complete) return;
     const double loss = result.loss();
     run_.reporter->Evaluation(progress_.step, loss, result.tokens);
@@ -154,44 +177,80 @@ class Trainer {
     return true;
   }
 
-  // One optimizer step. Gradients are those of the loss summed over all valid targets of the batch,
-  // divided by their number.
-  void Step() {
-    const auto start = Clock::now();
+  // This rank's micro-batches of a step; a last one that is not full is padded. Returns their valid
+  // targets.
+  int64_t DrawBatches(const StepShare& share) {
     const int64_t micro = run_.plan->chosen.plan.micro_batch;
-    const int64_t count = options_.batch / micro;
-    batches_.resize(count);
+    batches_.resize((share.sequences + micro - 1) / micro);
     int64_t valid = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      run_.train->Fill(progress_.cursor + i * micro, micro, batches_[i]);
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      const int64_t first = static_cast<int64_t>(i) * micro;
+      run_.train->Fill(share.cursor + first, std::min(micro, share.sequences - first), batches_[i],
+                       micro);
       valid += batches_[i].valid_targets;
     }
-    const double lr = lr_.At(progress_.step);
+    return valid;
+  }
+
+  // One optimizer step. Gradients are those of the loss summed over all valid targets of the batch,
+  // divided by their number. Returns whether all ranks are at one point now.
+  bool Step() {
+    const auto start = Clock::now();
+    const int64_t mine = DrawBatches(strategy_->Share(progress_));
+    const StepTerms terms = strategy_->Agree(progress_, mine, StopSignal() != 0);
+    if (terms.stop) {
+      stop_agreed_ = true;
+      return false;
+    }
+    const double lr = strategy_->Rate(lr_, progress_);
     StepReport report = {.step = progress_.step + 1,
                          .steps = options_.steps,
                          .loss = std::nullopt,
-                         .tokens = valid,
+                         .tokens = terms.targets,
                          .lr = lr,
-                         .plan = run_.plan->chosen.plan.name};
-    if (valid > 0) {
-      Learn(lr, valid, report);
+                         .plan = run_.plan->chosen.plan.name,
+                         .dist = std::nullopt};
+    if (terms.targets > 0) {
+      Learn(lr, terms.targets, report);
     }
-    progress_.step += 1;
-    progress_.cursor += options_.batch;
     report.step_s = SecondsSince(start);
     report.tokens_per_s = static_cast<double>(options_.batch * options_.seq) / report.step_s;
-    report.live_peak_bytes = run_.plan->chosen.state_bytes + executor_->peak_bytes();
+    report.live_peak_bytes =
+        run_.plan->chosen.state_bytes + strategy_->StateBytes() + executor_->peak_bytes();
     report.predicted_peak_bytes = run_.plan->predicted_peak_bytes;
     report.rss_peak_bytes = PeakResidentBytes();
-    run_.reporter->Step(report);
+    std::vector<StepReport> reports;
+    const bool together = strategy_->EndStep(progress_, report, reports);
+    for (StepReport& done : reports) run_.reporter->Step(done);
     train_seconds_ += report.step_s;
     train_steps_ += 1;
     StopIfDiverged();
+    return together;
+  }
+
+  // Gradients, and the sum of the losses, of this rank's micro-batches; of all ranks' where the
+  // strategy joins them.
+  void Backpropagate(int64_t valid, const Executor::UpdateParam& update, double& loss_sum) {
+    const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
+    const Schedule& schedule = run_.plan->chosen.schedule;
+    if (batches_.empty()) std::fill_n(state_.grads, run_.model->layout.total, 0.0f);
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      const bool last = i + 1 == batches_.size();
+      if (last && strategy_->overlaps()) {
+        strategy_->BeginReduce();
+        executor_->set_observer([&](const Schedule& of, const Instr& instr, double) {
+          strategy_->Advance(complete_from_[&instr - of.instrs.data()]);
+        });
+      }
+      executor_->Run(schedule, ViewOf(batches_[i], scale, &loss_sum), i > 0, update);
+    }
+    executor_->set_observer(nullptr);
+    if (batches_.empty()) strategy_->BeginReduce();
+    strategy_->Reduce(progress_, loss_sum);
   }
 
   void Learn(double lr, int64_t valid, StepReport& report) {
     double loss_sum = 0;
-    const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
     double squared_norm = 0;
     bool updated = false;
     const Executor::UpdateParam update = [&](ParamId param, const float* grad) {
@@ -201,10 +260,7 @@ class Trainer {
       updated = true;
     };
     if (options_.fused_update) optimizer_->Begin(progress_.updates + 1, lr, 1);
-    for (size_t i = 0; i < batches_.size(); ++i) {
-      executor_->Run(run_.plan->chosen.schedule, ViewOf(batches_[i], scale, &loss_sum), i > 0,
-                     update);
-    }
+    Backpropagate(valid, update, loss_sum);
     report.grad_norm = options_.fused_update ? std::sqrt(squared_norm)
                                              : GradientNorm(run_.model->layout, state_.grads);
     report.loss = loss_sum / static_cast<double>(valid);
@@ -219,15 +275,14 @@ class Trainer {
     }
     progress_.bad_in_row = 0;
     progress_.updates += 1;
-    progress_.tokens += valid;
-    last_train_loss_ = *report.loss;
     if (options_.fused_update) return;
     optimizer_->Begin(progress_.updates, lr, ClipFactor(report.grad_norm, options_.clip));
     optimizer_->UpdateAll();
   }
 
   void StopIfDiverged() {
-    if (progress_.bad_in_row >= options_.max_bad_steps) ThrowDiverged();
+    if (progress_.bad_in_row < options_.max_bad_steps) return;
+    Together(world_, "the end", [&] { ThrowDiverged(); });
   }
 
   [[noreturn]] void ThrowDiverged() const {
@@ -253,7 +308,14 @@ class Trainer {
       Log("no checkpoint: the last step was not finite");
       return;
     }
-    const bool best = MarkBest();
+    Together(world_, "the checkpoint", [&] {
+      const bool best = MarkBest();
+      if (world_.leader()) WriteCheckpoint(best);
+    });
+    saved_step_ = progress_.step;
+  }
+
+  void WriteCheckpoint(bool best) {
     run_.reporter->SyncMetrics();
     run_.checkpoints->Save({{"format", 1},
                             {"step", progress_.step},
@@ -263,7 +325,6 @@ class Trainer {
                             {"plan", PlanToJson(run_.model->graph, run_.plan->chosen.plan)},
                             {"config", run_.model->config.json}},
                            state_, options_.keep, best);
-    saved_step_ = progress_.step;
   }
 
   void Stop() {
@@ -278,6 +339,7 @@ class Trainer {
   }
 
   void Export() {
+    if (!world_.leader()) return;
     ExportModel(run_.model->graph, run_.model->layout, run_.model->config, state_.weights,
                 options_.model, options_.export_dtype, run_.dir->model());
     run_.dir->EndExport(progress_.step, options_.export_dtype);
@@ -301,12 +363,17 @@ class Trainer {
   }
 
   Clock::time_point started_;
+  Communicator world_;
   PreparedRun run_;
   const TrainOptions& options_;
   Progress& progress_;
   int64_t saved_step_;  // the newest checkpoint's; 0: none
 
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Arena> shared_arena_;  // what the strategy keeps
+  Strategy* strategy_ = nullptr;
+  bool stop_agreed_ = false;
+  std::vector<int64_t> complete_from_;  // see CompleteFrom
   ModelState state_;
   Schedule evaluation_;
   std::unique_ptr<Executor> executor_;
@@ -314,16 +381,46 @@ class Trainer {
   LrSchedule lr_;
 
   std::vector<Batch> batches_;
-  std::optional<double> first_loss_, last_loss_, last_train_loss_;
+  std::optional<double> first_loss_, last_loss_;
   double train_seconds_ = 0;
   int64_t train_steps_ = 0;
 };
 
 }  // namespace
 
+namespace {
+
+// A rank that fails by itself takes the others with it: they may be waiting for it.
+void TrainTogether(const TrainOptions& options, const Communicator& world) {
+  const auto give_up = [&](const char* message, ExitCode code) {
+    std::fputs(fmt::format("haversack: {}\n", message).c_str(), stderr);
+    std::fflush(stderr);
+    world.Abort(code);
+  };
+  try {
+    Trainer(options, world).Run();
+    world.Barrier("the end of the run");
+  } catch (const AgreedFailure&) {
+    throw;
+  } catch (const UserError& error) {
+    give_up(error.what(), error.code());
+  } catch (const std::exception& error) {
+    give_up(fmt::format("bug: {}; please report it with the command line", error.what()).c_str(),
+            ExitCode::kBug);
+  }
+}
+
+}  // namespace
+
 void Train(const TrainOptions& options) {
+  if (!options.dist.on()) {
+    InstallStopSignals();
+    return Trainer(options, Communicator()).Run();
+  }
+  const Communicator world(OpenMpiLink(), {.deadline_seconds = options.dist.deadline_seconds});
   InstallStopSignals();
-  Trainer(options).Run();
+  if (world.alone()) return Trainer(options, world).Run();
+  TrainTogether(options, world);
 }
 
 }  // namespace haversack

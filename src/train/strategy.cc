@@ -1,0 +1,50 @@
+#include "train/strategy.h"
+
+namespace haversack {
+namespace {
+
+// One process.
+class Solo : public Strategy {
+ public:
+  explicit Solo(const TrainOptions& options) : batch_(options.batch) {}
+
+  StepShare Share(const Progress& progress) const override { return {progress.cursor, batch_}; }
+
+  StepTerms Agree(const Progress&, int64_t targets, bool stop) override {
+    return {.stop = stop, .targets = targets};
+  }
+
+  bool EndStep(Progress& progress, const StepReport& report,
+               std::vector<StepReport>& reports) override {
+    progress.step += 1;
+    progress.cursor += batch_;
+    if (!report.skipped) progress.tokens += report.tokens;
+    reports.push_back(report);
+    return true;
+  }
+
+ private:
+  int64_t batch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> MakeSolo(const TrainOptions& options) {
+  return std::make_unique<Solo>(options);
+}
+
+std::unique_ptr<Strategy> MakeStrategy(const TrainOptions& options, const ParamLayout& layout,
+                                       const Communicator& world) {
+  switch (options.dist.mode) {
+    case DistMode::kNone:
+      return MakeSolo(options);
+    case DistMode::kDdp:
+      return MakeDdp(options, layout, world);
+    case DistMode::kDiloco:
+    case DistMode::kAdloco:
+      break;
+  }
+  throw UserError(ExitCode::kUsage, "--dist {} is not there", ToText(options.dist.mode));
+}
+
+}  // namespace haversack

@@ -1,0 +1,74 @@
+// How the ranks of a run share its steps. The trainer's loop asks a strategy which sequences are
+// this rank's, and tells it when gradients are there and when a step is done; what goes over the
+// network, and when, is the strategy's affair.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "exec/model_state.h"
+#include "optim/lr_schedule.h"
+#include "train/options.h"
+#include "train/progress.h"
+#include "train/reporter.h"
+
+namespace haversack {
+
+// This rank's sequences of a step.
+struct StepShare {
+  uint64_t cursor = 0;
+  int64_t sequences = 0;
+};
+
+// What all ranks agree on before a step.
+struct StepTerms {
+  bool stop = false;    // the step is not taken: the run saves and ends
+  int64_t targets = 0;  // by whose number the summed loss is divided
+};
+
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+
+  // Bytes that it keeps beside the model's state and the schedule, counted in the budget.
+  virtual int64_t StateBytes() const { return 0; }
+  // `memory`: StateBytes, zero. `state` holds the weights that training begins or goes on with.
+  virtual void Open(const ModelState& state, std::byte* memory) { (void)state, (void)memory; }
+
+  virtual StepShare Share(const Progress& progress) const = 0;
+  virtual double Rate(const LrSchedule& schedule, const Progress& progress) const {
+    return schedule.At(progress.step);
+  }
+  // `targets`: of this rank's share. `stop`: this rank was told to stop.
+  virtual StepTerms Agree(const Progress& progress, int64_t targets, bool stop) = 0;
+
+  // Whether it wants to know, during a step's last backward pass, which gradients are complete.
+  virtual bool overlaps() const { return false; }
+  // Before that pass; gradients from element `from` on are complete.
+  virtual void BeginReduce() {}
+  virtual void Advance(int64_t from) { (void)from; }
+  // After it: makes the gradients, and the sum of losses, those that the update is to use.
+  virtual void Reduce(const Progress& progress, double& loss_sum) {
+    (void)progress, (void)loss_sum;
+  }
+
+  // The step is done, `report` is this rank's account of it. Moves `progress` on and appends to
+  // `reports` what is final. Returns whether all ranks are now at one point, where a run may be
+  // evaluated, saved or ended.
+  virtual bool EndStep(Progress& progress, const StepReport& report,
+                       std::vector<StepReport>& reports) = 0;
+};
+
+// Of --dist none and ddp.
+std::unique_ptr<Strategy> MakeSolo(const TrainOptions& options);
+std::unique_ptr<Strategy> MakeDdp(const TrainOptions& options, const ParamLayout& layout,
+                                  const Communicator& world);
+
+std::unique_ptr<Strategy> MakeStrategy(const TrainOptions& options, const ParamLayout& layout,
+                                       const Communicator& world);
+
+}  // namespace haversack
