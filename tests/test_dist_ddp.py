@@ -1,69 +1,22 @@
 """Data parallel over ranks equals one process on the same batch; DIS-01 and DIS-03 of ddp."""
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from haversack_testing import Haversack, Result, chain
-from haversack_testing.ranks import environment, mpirun
-from haversack_testing.runs import checkpoint_steps, write_text
+from haversack_testing import Haversack, Result
+from haversack_testing.ranks import Ranks, held_out, tiny_ranks
+from haversack_testing.runs import checkpoint_steps
 
-FOLLOWING = {97 + i: 98 + i for i in range(8)}
 # Gradients are summed in another order, and a step divides them by sqrt(v): after some steps the
 # losses of a small model differ by some units of the seventh digit.
 ROUNDING = 2e-5
 
 
-@dataclass
-class Ranks:
-    """Runs of the same tiny model and text over any number of ranks."""
-
-    haversack: Haversack
-    folder: Path
-    flags: dict[str, Any] = field(default_factory=dict)
-
-    def args(self, out: Path, *switches: str, **flags: Any) -> list[str]:
-        chosen = self.flags | {"metrics": f"{out}.jsonl"} | flags
-        named = [(f"--{k.replace('_', '-')}", v) for k, v in chosen.items() if v is not None]
-        return ["train", "--out", str(out), *switches, *(str(x) for pair in named for x in pair)]
-
-    def run(
-        self, ranks: int, out: Path, *switches: str, rc: int | tuple[int, ...] = 0, **flags: Any
-    ) -> Result:
-        return self.haversack.run(
-            *self.args(out, *switches, **flags),
-            rc=rc,
-            prefix=mpirun(ranks) if ranks > 0 else (),
-            env=environment({"HAVERSACK_CACHE": str(self.folder / "cache")}),
-        )
-
-
 @pytest.fixture(scope="module")
 def ranks(haversack: Haversack, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    folder = tmp_path_factory.mktemp("ddp")
-    chain(folder / "model", FOLLOWING, config={"num_hidden_layers": 2})
-    write_text(folder / "data.txt", 4000)
-    write_text(folder / "valid.txt", 600, seed=1)
-    return Ranks(
-        haversack,
-        folder,
-        {
-            "model": folder / "model",
-            "data": folder / "data.txt",
-            "valid": folder / "valid.txt",
-            "init": "random",
-            "batch": 4,
-            "seq": 16,
-            "steps": 6,
-            "lr": 0.01,
-            "threads": 1,
-            "memory": "600MiB",
-            "dist": "ddp",
-        },
-    )
+    return tiny_ranks(haversack, tmp_path_factory.mktemp("ddp"), dist="ddp")
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +33,6 @@ def assert_close(result: Result, expected: Result) -> None:
         assert line["loss"] == pytest.approx(wanted["loss"], rel=ROUNDING)
         assert line["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=ROUNDING * 10)
         assert line["lr"] == wanted["lr"]
-
-
-def held_out(result: Result) -> list[float]:
-    return [
-        float(line.split("held-out loss ")[1].split(",")[0])
-        for line in result.stderr.splitlines()
-        if "held-out loss" in line and line.startswith("step")
-    ]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])

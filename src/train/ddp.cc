@@ -32,6 +32,7 @@ class Ddp : public Strategy {
  public:
   Ddp(const TrainOptions& options, const ParamLayout& layout, const Communicator& world)
       : batch_(options.batch),
+        steps_(options.steps),
         count_(layout.total),
         world_(world),
         wire_(world.alone() ? WireFormat() : WireFormat::Parse(options.dist.transport)),
@@ -41,10 +42,13 @@ class Ddp : public Strategy {
     return world_.alone() ? 0 : OwnerExchange::BufferBytes(count_, world_.size(), wire_);
   }
 
-  void Open(const ModelState& state, std::byte* memory) override {
-    job_.emplace(state.grads);
-    if (!world_.alone()) exchange_.emplace(world_, count_, wire_, memory, kTag);
+  void Open(const OpenStrategy& open) override {
+    job_.emplace(open.state.grads);
+    if (!world_.alone()) exchange_.emplace(world_, count_, wire_, open.memory, kTag);
   }
+
+  bool Finished(const Progress& progress) const override { return progress.step >= steps_; }
+  const Communicator& replicas() const override { return world_; }
 
   StepShare Share(const Progress& progress) const override {
     const BatchShare share = ShareOf(batch_, world_.rank(), world_.size());
@@ -106,6 +110,7 @@ class Ddp : public Strategy {
 
  private:
   int64_t batch_;
+  int64_t steps_;
   int64_t count_;
   Communicator world_;
   WireFormat wire_;

@@ -90,7 +90,7 @@ class Preparation {
     if (!options.random_init) OpenWeights(*run_.model);
     run_.reporter = std::make_unique<Reporter>(world_.leader() ? run_.dir->File("train.log") : "",
                                                run_.budget, !world_.leader());
-    run_.strategy = MakeStrategy(options, run_.model->layout, world_);
+    run_.strategy = MakeStrategy(options, run_.model->graph, run_.model->layout, world_);
     Introduce();
     OpenPlanner();
     OpenData();
@@ -146,12 +146,27 @@ class Preparation {
           "with it, or another --out",
           options.out, run_.progress.step);
     }
+    CheckMode();
     run_.checkpoints->set_best(run_.progress.best_step);
     // Before the model and the data are read: those take their time.
     for (const std::string& change :
          CheckResumed(run_.stored->at("identity").at("options"), RunIdentity(options))) {
       notes_.push_back("resumed run: " + change);
     }
+  }
+
+  // Runs that exchange gradients, or nothing, have one state, whatever their ranks; the others one
+  // a rank, which only their own kind can go on from.
+  void CheckMode() const {
+    const std::string before =
+        run_.stored->contains("dist") ? run_.stored->at("dist").at("mode") : "none or ddp";
+    const DistMode mode = run_.options.dist.mode;
+    const std::string now = run_.options.dist.local_steps() ? ToText(mode) : "none or ddp";
+    if (before == now) return;
+    throw UserError(ExitCode::kUsage,
+                    "--dist is {} here, but the checkpoint's run has {}; pass the stored value, or "
+                    "start a new run with another --out",
+                    ToText(mode), before);
   }
 
   void Introduce() {
@@ -227,12 +242,16 @@ class Preparation {
         run_.identity[key].dump(), before.at(key).dump());
   }
 
+  bool MidRound() const {
+    return run_.stored->contains("dist") && run_.stored->at("dist").at("inner") > 0;
+  }
+
   // A run that has done all steps has still to export where a kill came in between.
   bool NothingLeft() {
     if (!run_.stored) return false;
     const TrainOptions& options = run_.options;
     const int64_t done = run_.progress.step;
-    if (done < options.steps) return false;
+    if (done < options.steps || MidRound()) return false;
     if (done > options.steps) {
       Log(fmt::format("nothing to do: the run has done {} steps, more than --steps {}", done,
                       options.steps));

@@ -1,12 +1,17 @@
 #include "train/strategy.h"
 
+#include "base/error.h"
+#include "train/local_sgd.h"
+
 namespace haversack {
 namespace {
 
 // One process.
 class Solo : public Strategy {
  public:
-  explicit Solo(const TrainOptions& options) : batch_(options.batch) {}
+  explicit Solo(const TrainOptions& options) : batch_(options.batch), steps_(options.steps) {}
+
+  bool Finished(const Progress& progress) const override { return progress.step >= steps_; }
 
   StepShare Share(const Progress& progress) const override { return {progress.cursor, batch_}; }
 
@@ -23,8 +28,12 @@ class Solo : public Strategy {
     return true;
   }
 
+  const Communicator& replicas() const override { return alone_; }
+
  private:
   int64_t batch_;
+  int64_t steps_;
+  Communicator alone_;
 };
 
 }  // namespace
@@ -33,8 +42,8 @@ std::unique_ptr<Strategy> MakeSolo(const TrainOptions& options) {
   return std::make_unique<Solo>(options);
 }
 
-std::unique_ptr<Strategy> MakeStrategy(const TrainOptions& options, const ParamLayout& layout,
-                                       const Communicator& world) {
+std::unique_ptr<Strategy> MakeStrategy(const TrainOptions& options, const Graph& graph,
+                                       const ParamLayout& layout, const Communicator& world) {
   switch (options.dist.mode) {
     case DistMode::kNone:
       return MakeSolo(options);
@@ -42,9 +51,9 @@ std::unique_ptr<Strategy> MakeStrategy(const TrainOptions& options, const ParamL
       return MakeDdp(options, layout, world);
     case DistMode::kDiloco:
     case DistMode::kAdloco:
-      break;
+      return std::make_unique<LocalSgd>(options, graph, layout, world);
   }
-  throw UserError(ExitCode::kUsage, "--dist {} is not there", ToText(options.dist.mode));
+  HAVERSACK_CHECK(false, "unknown strategy");
 }
 
 }  // namespace haversack

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "dist/communicator.h"
 #include "exec/model_state.h"
+#include "graph/graph.h"
 #include "optim/lr_schedule.h"
 #include "train/options.h"
 #include "train/progress.h"
@@ -30,15 +33,22 @@ struct StepTerms {
   int64_t targets = 0;  // by whose number the summed loss is divided
 };
 
+// What a strategy works on once a run is prepared.
+struct OpenStrategy {
+  ModelState state;             // the weights that training begins or goes on with
+  std::byte* memory = nullptr;  // StateBytes, zero
+};
+
 class Strategy {
  public:
   virtual ~Strategy() = default;
 
   // Bytes that it keeps beside the model's state and the schedule, counted in the budget.
   virtual int64_t StateBytes() const { return 0; }
-  // `memory`: StateBytes, zero. `state` holds the weights that training begins or goes on with.
-  virtual void Open(const ModelState& state, std::byte* memory) { (void)state, (void)memory; }
+  virtual void Open(const OpenStrategy& open) { (void)open; }
 
+  // Whether the run has done what it was asked for.
+  virtual bool Finished(const Progress& progress) const = 0;
   virtual StepShare Share(const Progress& progress) const = 0;
   virtual double Rate(const LrSchedule& schedule, const Progress& progress) const {
     return schedule.At(progress.step);
@@ -61,14 +71,34 @@ class Strategy {
   // evaluated, saved or ended.
   virtual bool EndStep(Progress& progress, const StepReport& report,
                        std::vector<StepReport>& reports) = 0;
+
+  // The ranks that hold the same model as this one.
+  virtual const Communicator& replicas() const = 0;
+  // What people should know, since this was last asked.
+  virtual std::vector<std::string> TakeNotes() { return {}; }
+
+  // Where ranks differ, a checkpoint holds more than the model's state: what all ranks say about
+  // themselves (every rank asks for it), and a file a rank. null: nothing more.
+  virtual nlohmann::json SaveInfo(const Progress& progress) {
+    (void)progress;
+    return nullptr;
+  }
+  virtual int64_t RankFileBytes() const { return 0; }
+  virtual void SaveRank(const std::string& folder) { (void)folder; }
+  // After Open: goes on from what SaveInfo said and the files in `folder`, perhaps of another
+  // number of ranks.
+  virtual void Restore(const std::string& folder, const nlohmann::json& stored,
+                       Progress& progress) {
+    (void)folder, (void)stored, (void)progress;
+  }
 };
 
-// Of --dist none and ddp.
 std::unique_ptr<Strategy> MakeSolo(const TrainOptions& options);
 std::unique_ptr<Strategy> MakeDdp(const TrainOptions& options, const ParamLayout& layout,
                                   const Communicator& world);
 
-std::unique_ptr<Strategy> MakeStrategy(const TrainOptions& options, const ParamLayout& layout,
-                                       const Communicator& world);
+// That of options.dist. All references outlive it.
+std::unique_ptr<Strategy> MakeStrategy(const TrainOptions& options, const Graph& graph,
+                                       const ParamLayout& layout, const Communicator& world);
 
 }  // namespace haversack

@@ -20,6 +20,7 @@
 #include "optim/adamw_optimizer.h"
 #include "train/evaluate.h"
 #include "train/preparation.h"
+#include "train/rank_files.h"
 #include "train/signals.h"
 
 namespace haversack {
@@ -39,7 +40,8 @@ class Trainer {
         run_(PrepareRun(options, world)),
         options_(run_.options),
         progress_(run_.progress),
-        saved_step_(run_.progress.step) {}
+        saved_step_(run_.progress.step),
+        together_at_(run_.progress.step - 1) {}
 
   void Run() {
     if (!run_.plan) return;
@@ -48,10 +50,11 @@ class Trainer {
       CheckDisk();
     });
     if (progress_.step == 0 || EvaluationDue()) Evaluate();
-    while (progress_.step < options_.steps && !Stopping()) {
+    while (!strategy_->Finished(progress_) && !Stopping()) {
       if (!Step()) continue;
       if (EvaluationDue()) Evaluate();
       if (SaveDue()) Save();
+      together_at_ = progress_.step;
     }
     if (Stopping()) {
       Stop();
@@ -67,13 +70,19 @@ class Trainer {
  private:
   // Of several ranks none stops by itself: the stop is agreed on before a step.
   bool Stopping() const { return world_.alone() ? StopSignal() != 0 : stop_agreed_; }
-  bool Due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
-  bool Last() const { return progress_.step == options_.steps; }
+  // Whether a multiple of `every` was reached since all ranks were last at one point.
+  bool Due(int64_t every) const {
+    return every > 0 && progress_.step / every > together_at_ / every;
+  }
+  bool Last() const { return strategy_->Finished(progress_); }
   bool SaveDue() const { return Last() || Stopping() || Due(options_.save_every); }
   bool EvaluationDue() const {
     return (Last() || Due(options_.eval_every)) && progress_.evaluated_step != progress_.step;
   }
   void Log(const std::string& text) { run_.reporter->Line(text); }
+  void TellNotes() {
+    for (const std::string& note : strategy_->TakeNotes()) Log(note);
+  }
 
   void OpenArena() {
     const Model& model = *run_.model;
@@ -110,7 +119,13 @@ class Trainer {
     } else {
       LoadWeights(model.graph, layout, *model.files, state_.weights);
     }
-    strategy_->Open(state_, shared);
+    strategy_->Open({.state = state_, .memory = shared});
+    run_.checkpoints->set_rank_bytes(strategy_->RankFileBytes() * world_.size());
+    if (run_.stored && run_.stored->contains("dist")) {
+      strategy_->Restore(run_.checkpoints->Path(progress_.step), run_.stored->at("dist"),
+                         progress_);
+      TellNotes();
+    }
     if (strategy_->overlaps()) {
       complete_from_ = CompleteFrom(model.graph, layout, chosen.schedule);
     }
@@ -154,8 +169,8 @@ class Trainer {
   // A signal ends it without a result; the resumed run does it again.
   void Evaluate() {
     if (!run_.valid) return;
-    const Evaluation result = haversack::Evaluate(*run_.valid, evaluation_, *executor_, world_,
-                                                  [&] { return Stopping(); });
+    const Evaluation result = haversack::Evaluate(
+        *run_.valid, evaluation_, *executor_, strategy_->replicas(), [&] { return Stopping(); });
     if (!result.complete) return;
     const double loss = result.loss();
     run_.reporter->Evaluation(progress_.step, loss, result.tokens);
@@ -222,9 +237,10 @@ class Trainer {
     std::vector<StepReport> reports;
     const bool together = strategy_->EndStep(progress_, report, reports);
     for (StepReport& done : reports) run_.reporter->Step(done);
+    TellNotes();
     train_seconds_ += report.step_s;
     train_steps_ += 1;
-    StopIfDiverged();
+    if (together) StopIfDiverged();
     return together;
   }
 
@@ -308,23 +324,44 @@ class Trainer {
       Log("no checkpoint: the last step was not finite");
       return;
     }
-    Together(world_, "the checkpoint", [&] {
-      const bool best = MarkBest();
-      if (world_.leader()) WriteCheckpoint(best);
+    const bool best = MarkBest();
+    const nlohmann::json shared = strategy_->SaveInfo(progress_);
+    const int64_t step = progress_.step;
+    const auto leader = [&](const std::function<void()>& work) {
+      Together(world_, "the checkpoint", [&] {
+        if (world_.leader()) work();
+      });
+    };
+    leader([&] {
+      run_.reporter->SyncMetrics();
+      run_.checkpoints->Begin(step, state_, options_.keep);
     });
-    saved_step_ = progress_.step;
+    std::vector<std::string> files;
+    if (!shared.is_null()) {
+      try {
+        Together(world_, "the checkpoint",
+                 [&] { strategy_->SaveRank(run_.checkpoints->Writing(step)); });
+      } catch (...) {
+        if (world_.leader()) run_.checkpoints->Discard(step);
+        throw;
+      }
+      for (int r = 0; r < world_.size(); ++r) files.push_back(RankFileName(r));
+    }
+    leader([&] { WriteCheckpoint(shared, best, files); });
+    saved_step_ = step;
   }
 
-  void WriteCheckpoint(bool best) {
-    run_.reporter->SyncMetrics();
-    run_.checkpoints->Save({{"format", 1},
-                            {"step", progress_.step},
-                            {"progress", ToJson(progress_)},
-                            {"identity", run_.identity},
-                            {"micro_batch", run_.plan->chosen.plan.micro_batch},
-                            {"plan", PlanToJson(run_.model->graph, run_.plan->chosen.plan)},
-                            {"config", run_.model->config.json}},
-                           state_, options_.keep, best);
+  void WriteCheckpoint(const nlohmann::json& shared, bool best,
+                       const std::vector<std::string>& files) {
+    nlohmann::json info = {{"format", 1},
+                           {"step", progress_.step},
+                           {"progress", ToJson(progress_)},
+                           {"identity", run_.identity},
+                           {"micro_batch", run_.plan->chosen.plan.micro_batch},
+                           {"plan", PlanToJson(run_.model->graph, run_.plan->chosen.plan)},
+                           {"config", run_.model->config.json}};
+    if (!shared.is_null()) info["dist"] = shared;
+    run_.checkpoints->Finish(info, state_, options_.keep, best, files);
   }
 
   void Stop() {
@@ -335,7 +372,9 @@ class Trainer {
                              : saved_step_ == 0 ? "there is no checkpoint yet"
                              : Last()           ? "--resume exports the model"
                                                 : "--resume goes on from there";
-    Log(fmt::format("stopped by signal {} after step {}; {}", StopSignal(), progress_.step, next));
+    const std::string why =
+        StopSignal() != 0 ? fmt::format("signal {}", StopSignal()) : "another rank's signal";
+    Log(fmt::format("stopped by {} after step {}; {}", why, progress_.step, next));
   }
 
   void Export() {
@@ -373,6 +412,7 @@ class Trainer {
   std::unique_ptr<Arena> shared_arena_;  // what the strategy keeps
   Strategy* strategy_ = nullptr;
   bool stop_agreed_ = false;
+  int64_t together_at_;                 // the step at which all ranks were last at one point
   std::vector<int64_t> complete_from_;  // see CompleteFrom
   ModelState state_;
   Schedule evaluation_;
