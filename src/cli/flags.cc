@@ -121,6 +121,8 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--batch", o.batch, "sequences per optimizer step")->check(positive);
   app.add_option("--seq", o.seq, "tokens per sequence")->check(positive)->capture_default_str();
   app.add_option("--steps", o.steps, "optimizer steps")->check(not_negative);
+  app.add_option("--tokens", o.tokens, "targets to learn from, over all ranks, in place of --steps")
+      ->check(positive);
   app.add_option("--micro-batch", o.micro_batch,
                  "sequences computed at once; divides --batch (default: the fastest that fits)")
       ->check(positive);
@@ -183,6 +185,29 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--outer-momentum", o.dist.outer_momentum, "Nesterov momentum of the outer step")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+
+  app.add_option("--trainers", o.dist.trainers,
+                 "adloco: models trained side by side and merged; each has one rank at least")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--merge-every", o.dist.merge_every,
+                 "adloco: rounds between merges of the two trainers that ask for the smallest "
+                 "batches (default: all merge at the end)")
+      ->check(not_negative);
+  app.add_option("--batch-max", o.dist.batch_max,
+                 "adloco: the most sequences per step over all ranks (default: what leaves 20 "
+                 "rounds)")
+      ->check(positive);
+  app.add_option_function<std::string>(
+         "--batch-test",
+         [&o](const std::string& text) { o.dist.batch_test = ParseBatchTest(text); },
+         "adloco: what asks for a larger batch (default: norm)")
+      ->type_name("norm|augmented");
+  app.add_option_function<std::string>(
+         "--batch-lr-scaling",
+         [&o](const std::string& text) { o.dist.lr_scaling = ParseLrScaling(text); },
+         "adloco: the rate's growth with the batch (default: sqrt)")
+      ->type_name("none|sqrt|linear");
 
   app.option_defaults()->group("Run");
   app.add_option("--seed", o.seed, "of the data order and of random weights")

@@ -263,8 +263,12 @@ class AverageJob : public ExchangeJob {
 void AverageInto(OwnerExchange& exchange, std::span<float> x, std::span<const double> weights,
                  const std::string& what) {
   double total = 0;
-  for (const double w : weights) total += w;
-  AverageJob job(x, std::abs(total - 1) < 1e-9);
+  bool all = true;  // an owner without weight is no reference
+  for (const double w : weights) {
+    total += w;
+    all = all && w > 0;
+  }
+  AverageJob job(x, all && std::abs(total - 1) < 1e-9);
   exchange.Start(job, weights);
   exchange.Finish(what);
 }

@@ -123,7 +123,7 @@ class OwnerExchange {
 };
 
 // Every rank's x becomes the sum of weights[r] times rank r's x, in f32, the same bits everywhere.
-// Where the weights sum to 1 and all x are equal, x stays as it is, bit for bit.
+// Where the weights are positive and sum to 1 and all x are equal, x stays as it is, bit for bit.
 void AverageInto(OwnerExchange& exchange, std::span<float> x, std::span<const double> weights,
                  const std::string& what);
 

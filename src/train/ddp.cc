@@ -32,7 +32,6 @@ class Ddp : public Strategy {
  public:
   Ddp(const TrainOptions& options, const ParamLayout& layout, const Communicator& world)
       : batch_(options.batch),
-        steps_(options.steps),
         count_(layout.total),
         world_(world),
         wire_(world.alone() ? WireFormat() : WireFormat::Parse(options.dist.transport)),
@@ -47,9 +46,9 @@ class Ddp : public Strategy {
     if (!world_.alone()) exchange_.emplace(world_, count_, wire_, open.memory, kTag);
   }
 
-  bool Finished(const Progress& progress) const override { return progress.step >= steps_; }
   const Communicator& replicas() const override { return world_; }
 
+  int64_t PlannedBatch() const override { return LargestShare(batch_, world_.size()); }
   StepShare Share(const Progress& progress) const override {
     const BatchShare share = ShareOf(batch_, world_.rank(), world_.size());
     return {progress.cursor + static_cast<uint64_t>(share.begin), share.count()};
@@ -76,7 +75,7 @@ class Ddp : public Strategy {
     return terms;
   }
 
-  bool overlaps() const override { return exchange_.has_value(); }
+  bool overlaps() const override { return !world_.alone(); }
   void BeginReduce() override {
     if (exchange_) exchange_->Start(*job_, weights_);
   }
@@ -110,7 +109,6 @@ class Ddp : public Strategy {
 
  private:
   int64_t batch_;
-  int64_t steps_;
   int64_t count_;
   Communicator world_;
   WireFormat wire_;

@@ -1,13 +1,14 @@
 #include "train/local_sgd.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "dist/agreement.h"
+#include "dist/batch_size.h"
 #include "train/rank_files.h"
 
 namespace haversack {
@@ -36,21 +37,53 @@ StepRecord StepRecordFromJson(const nlohmann::json& json) {
 LocalSgd::LocalSgd(const TrainOptions& options, const Graph& graph, const ParamLayout& layout,
                    const Communicator& world)
     : options_(options), count_(layout.total), gaps_(GapsOf(graph, layout)), world_(world) {
-  Team all;
-  for (int r = 0; r < world.size(); ++r) all.ranks.push_back(r);
-  teams_.push_back(std::move(all));
+  const int64_t trainers = adaptive() ? options.dist.trainers : 1;
+  if (trainers > world.size()) {
+    throw UserError(ExitCode::kUsage,
+                    "--trainers {} needs as many ranks at least, not {}: start more ranks, or ask "
+                    "for fewer trainers",
+                    trainers, world.size());
+  }
+  DealTeams(static_cast<int>(trainers));
+}
+
+// Ranks over trainers, evenly; each trainer asks for its part of the batch.
+void LocalSgd::DealTeams(int trainers) {
+  teams_.resize(trainers);
+  for (int t = 0; t < trainers; ++t) {
+    const BatchShare share = ShareOf(world_.size(), t, trainers);
+    teams_[t].ranks.clear();
+    for (int64_t r = share.begin; r < share.end; ++r) {
+      teams_[t].ranks.push_back(static_cast<int>(r));
+    }
+    teams_[t].state.request =
+        static_cast<double>(options_.batch) * static_cast<double>(share.count()) / world_.size();
+  }
   FormTeam();
 }
 
-OuterStep::Options LocalSgd::OuterOptions() const {
+OuterStep::Options LocalSgd::OuterOptions(int workers) const {
   return {.lr = options_.dist.outer_lr,
           .momentum = options_.dist.outer_momentum,
           // By itself nobody needs fewer bits.
-          .wire = team_comm_->alone() ? WireFormat() : WireFormat::Parse(options_.dist.transport)};
+          .wire = workers == 1 ? WireFormat() : WireFormat::Parse(options_.dist.transport)};
+}
+
+// Merges make larger teams.
+int64_t LocalSgd::OuterBytes() const {
+  int64_t bytes = 0;
+  for (int workers = merges() ? 1 : world_.size(); workers <= world_.size(); ++workers) {
+    bytes = std::max(bytes, OuterStep::Bytes(count_, workers, OuterOptions(workers).wire));
+  }
+  return static_cast<int64_t>(AlignUp(bytes, 64));
 }
 
 int64_t LocalSgd::StateBytes() const {
-  return OuterStep::Bytes(count_, team_comm_->size(), OuterOptions().wire);
+  int64_t merge = 0;
+  for (int workers = 2; merges() && workers <= world_.size(); ++workers) {
+    merge = std::max(merge, OwnerExchange::BufferBytes(count_, workers, WireFormat()));
+  }
+  return OuterBytes() + merge;
 }
 
 void LocalSgd::FormTeam() {
@@ -61,25 +94,66 @@ void LocalSgd::FormTeam() {
   }
 }
 
-void LocalSgd::Open(const OpenStrategy& open) {
-  state_ = open.state;
-  memory_ = open.memory;
-  outer_.emplace(*team_comm_, count_, gaps_, OuterOptions(), memory_);
+void LocalSgd::OpenOuter() {
+  outer_.emplace(*team_comm_, count_, gaps_, OuterOptions(), open_.memory);
   outer_->Reset(state_.weights);
 }
 
-bool LocalSgd::Finished(const Progress& progress) const {
-  return inner_ == 0 && progress.step >= options_.steps;
+void LocalSgd::Open(const OpenStrategy& open) {
+  open_ = open;
+  state_ = open.state;
+  OpenOuter();
 }
 
+bool LocalSgd::LengthReached(const Progress& progress) const {
+  return length_.tokens ? progress.tokens >= *length_.tokens : progress.step >= length_.steps;
+}
+
+bool LocalSgd::Finished(const Progress& progress) const {
+  return inner_ == 0 && LengthReached(progress);
+}
+
+// The last round is as short as it may be.
 int64_t LocalSgd::RoundSteps(const Progress& progress) const {
-  const int64_t begin = progress.step - inner_;
-  return std::max(inner_, std::min(options_.dist.inner_steps, options_.steps - begin));
+  int64_t left = length_.steps - (progress.step - inner_);
+  if (length_.tokens) {
+    const double tokens = static_cast<double>(StepSequences(1)) * length_.targets_per_sequence;
+    left = static_cast<int64_t>(
+        std::ceil(static_cast<double>(*length_.tokens - progress.tokens) / tokens));
+  }
+  return std::max({inner_, int64_t{1}, std::min(options_.dist.inner_steps, left)});
+}
+
+int64_t LocalSgd::WorkerSequences(const Team& team, int64_t inner) const {
+  const auto workers = static_cast<double>(team.ranks.size());
+  const int64_t used = UsedBatch(team.state.request / workers, open_.micro_batch);
+  // The noise of a worker by itself shows between micro-batches of the round's first step.
+  return team.ranks.size() == 1 && inner == 0 ? std::max<int64_t>(used, 2) : used;
+}
+
+int64_t LocalSgd::TeamSequences(const Team& team, int64_t inner) const {
+  if (!adaptive()) return options_.batch;
+  return static_cast<int64_t>(team.ranks.size()) * WorkerSequences(team, inner);
+}
+
+int64_t LocalSgd::StepSequences(int64_t inner) const {
+  int64_t sum = 0;
+  for (const Team& team : teams_) sum += TeamSequences(team, inner);
+  return sum;
 }
 
 StepShare LocalSgd::Share(const Progress& progress) const {
-  const BatchShare share = ShareOf(options_.batch, world_.rank(), world_.size());
-  return {progress.cursor + static_cast<uint64_t>(share.begin), share.count()};
+  if (!adaptive()) {
+    const BatchShare share = ShareOf(options_.batch, world_.rank(), world_.size());
+    return {progress.cursor + static_cast<uint64_t>(share.begin), share.count()};
+  }
+  const Team& team = teams_[my_team_];
+  int64_t begin = 0;
+  for (int t = 0; t < my_team_; ++t) begin += TeamSequences(teams_[t], inner_);
+  const int64_t mine = WorkerSequences(team, inner_);
+  return {.cursor = progress.cursor + static_cast<uint64_t>(begin + team_comm_->rank() * mine),
+          .sequences = mine,
+          .parts = team_comm_->alone() && inner_ == 0 ? 2 : 1};
 }
 
 std::vector<LocalSgd::Header> LocalSgd::ExchangeHeaders(const Progress& progress, bool stop) {
@@ -131,7 +205,7 @@ bool LocalSgd::EndStep(Progress& progress, const StepReport& report,
                       .targets = learned ? report.tokens : 0,
                       .skipped = report.skipped ? 1 : 0});
   progress.step += 1;
-  progress.cursor += static_cast<uint64_t>(StepSequences());
+  progress.cursor += static_cast<uint64_t>(StepSequences(inner_));
   inner_ += 1;
   if (inner_ < RoundSteps(progress)) return false;
   EndRound(progress, report, reports);
@@ -153,6 +227,10 @@ void LocalSgd::EndRound(Progress& progress, const StepReport& report,
     progress.bad_in_row = std::max(progress.bad_in_row, h.bad_in_row);
   }
   learned_ += RoundTokens();
+  if (adaptive()) {
+    Adapt(progress);
+    MergeIfDue(progress);
+  }
   records_.clear();
   round_ += 1;
   inner_ = 0;
@@ -192,28 +270,23 @@ void LocalSgd::Report(const Progress& progress, const StepReport& report,
   const auto steps = static_cast<int64_t>(records_.size());
   std::vector<StepRecord> all(steps * world_.size());
   world_.AllGatherBytes(records_.data(), steps * sizeof(StepRecord), all.data(), RoundName(round_));
-  std::vector<std::vector<int>> teams;
-  for (const Team& team : teams_) teams.push_back(team.ranks);
   const int64_t first = progress.step - steps;
   if (settled_) {
-    std::vector<int> ranks(settled_->records.size() / settled_->steps);
-    std::iota(ranks.begin(), ranks.end(), 0);
-    MakeReports(settled_->records, {ranks}, settled_->steps, first - settled_->steps,
+    MakeReports(settled_->records, settled_->teams, settled_->steps, first - settled_->steps,
                 settled_->round, report, reports);
     settled_.reset();
   }
-  MakeReports(all, teams, steps, first, round_, report, reports);
+  MakeReports(all, teams_, steps, first, round_, report, reports);
 }
 
 // Steps of a round as all ranks of a team took them. `all`: [ranks, steps].
-void LocalSgd::MakeReports(const std::vector<StepRecord>& all,
-                           const std::vector<std::vector<int>>& teams, int64_t steps,
-                           int64_t first_step, int64_t round, const StepReport& report,
-                           std::vector<StepReport>& reports) const {
+void LocalSgd::MakeReports(const std::vector<StepRecord>& all, const std::vector<Team>& teams,
+                           int64_t steps, int64_t first_step, int64_t round,
+                           const StepReport& report, std::vector<StepReport>& reports) const {
   const Traffic& traffic = world_.traffic();
   for (int64_t i = 0; i < steps; ++i) {
     for (size_t t = 0; t < teams.size(); ++t) {
-      const StepRecord& first = all[teams[t][0] * steps + i];
+      const StepRecord& first = all[teams[t].ranks[0] * steps + i];
       StepReport line = report;
       line.step = first_step + i + 1;
       line.grad_norm = first.grad_norm;
@@ -222,7 +295,7 @@ void LocalSgd::MakeReports(const std::vector<StepRecord>& all,
       line.tokens = 0;
       line.skipped = false;
       double loss_sum = 0;
-      for (const int r : teams[t]) {
+      for (const int r : teams[t].ranks) {
         const StepRecord& record = all[r * steps + i];
         loss_sum += record.loss_sum;
         line.tokens += record.targets;
@@ -231,11 +304,11 @@ void LocalSgd::MakeReports(const std::vector<StepRecord>& all,
       }
       line.loss.reset();
       if (line.tokens > 0) line.loss = loss_sum / static_cast<double>(line.tokens);
-      const int64_t batch = StepSequences();
+      const int64_t batch = TeamSequences(teams[t], i);
       line.tokens_per_s = static_cast<double>(batch * options_.seq) / line.step_s;
       line.dist = {.round = round,
                    .batch = batch,
-                   .workers = static_cast<int64_t>(teams[t].size()),
+                   .workers = static_cast<int64_t>(teams[t].ranks.size()),
                    .trainer = static_cast<int64_t>(t),
                    .trainers = static_cast<int64_t>(teams.size()),
                    .syncs = traffic.syncs,

@@ -15,7 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "dist/noise.h"
 #include "dist/outer_step.h"
+#include "dist/sketch.h"
 #include "train/strategy.h"
 
 namespace haversack {
@@ -32,9 +34,17 @@ struct StepRecord {
 nlohmann::json ToJson(const StepRecord& record);
 StepRecord StepRecordFromJson(const nlohmann::json& json);
 
-// The ranks that hold one model.
+// What a trainer knows of its batch. Exchanged as it is.
+struct TeamState {
+  double request = 0;  // sequences a step that it asks for
+  double asked = 0;    // the most that the gradient's noise has asked for
+  NoiseAverage noise;
+};
+
+// A trainer: the ranks that hold one model.
 struct Team {
   std::vector<int> ranks;  // of the run, ascending
+  TeamState state;
 };
 
 class LocalSgd : public Strategy {
@@ -46,6 +56,10 @@ class LocalSgd : public Strategy {
   void Open(const OpenStrategy& open) override;
   bool Finished(const Progress& progress) const override;
   StepShare Share(const Progress& progress) const override;
+  int64_t PlannedBatch() const override;
+  double Rate(const LrSchedule& schedule, const Progress& progress) const override;
+  void EndMicroBatch(int64_t sequences, int64_t targets, int64_t all_targets) override;
+  void Reduce(const Progress& progress, double& loss_sum) override;
   StepTerms Agree(const Progress& progress, int64_t targets, bool stop) override;
   bool EndStep(Progress& progress, const StepReport& report,
                std::vector<StepReport>& reports) override;
@@ -67,9 +81,35 @@ class LocalSgd : public Strategy {
   };
 
   int64_t RoundSteps(const Progress& progress) const;
-  int64_t StepSequences() const { return options_.batch; }
   int64_t RoundTokens() const;
-  OuterStep::Options OuterOptions() const;
+  bool adaptive() const { return options_.dist.mode == DistMode::kAdloco; }
+  bool merges() const { return adaptive() && options_.dist.trainers > 1; }
+  int64_t OuterBytes() const;
+  bool LengthReached(const Progress& progress) const;
+
+  // Sequences of a step of this round: of one worker of a team (adloco), of a team, of all.
+  int64_t WorkerSequences(const Team& team, int64_t inner) const;
+  int64_t TeamSequences(const Team& team, int64_t inner) const;
+  int64_t StepSequences(int64_t inner) const;
+  double LargestBatch(double targets_per_sequence) const;
+
+  // adloco: local_sgd_adaptive.cc
+  void Adapt(const Progress& progress);
+  void UpdateRequest();
+  std::optional<NoiseSample> MeasureTeamNoise() const;
+  void ShareTeamStates();
+  void MergeIfDue(Progress& progress);
+  void Merge(std::vector<int> which, Progress& progress);
+  // Losses on the held-out micro-batch.
+  struct MergeOutcome {
+    double loss = 0, mean = 0, best = 0;
+    int64_t kept = 0;
+  };
+  MergeOutcome MergeModels(const Team& merged, const std::vector<int>& which, Progress& progress);
+  void DealTeams(int trainers);
+  void OpenOuter();
+  OuterStep::Options OuterOptions() const { return OuterOptions(team_comm_->size()); }
+  OuterStep::Options OuterOptions(int workers) const;
   void FormTeam();
   std::vector<Header> ExchangeHeaders(const Progress& progress, bool stop);
   void AgreeToStop(const std::vector<Header>& headers);
@@ -78,7 +118,7 @@ class LocalSgd : public Strategy {
   void CheckReplicas() const;
   void Report(const Progress& progress, const StepReport& report, std::vector<StepReport>& reports);
 
-  void MakeReports(const std::vector<StepRecord>& all, const std::vector<std::vector<int>>& teams,
+  void MakeReports(const std::vector<StepRecord>& all, const std::vector<Team>& teams,
                    int64_t steps, int64_t first_step, int64_t round, const StepReport& report,
                    std::vector<StepReport>& reports) const;
 
@@ -89,6 +129,7 @@ class LocalSgd : public Strategy {
   void TakeMomentum(const float* v);
   static std::vector<double> SharesOf(const nlohmann::json& stored, const std::vector<int>& ranks,
                                       const std::string& field);
+  void RestoreTeams(const nlohmann::json& stored, bool same);
   void AverageFiles(const std::string& folder, const std::string& name,
                     const std::vector<int>& ranks, const std::vector<double>& shares, float* out);
   void SettleRound(const std::string& folder, const nlohmann::json& stored,
@@ -97,15 +138,16 @@ class LocalSgd : public Strategy {
   // A round that other ranks had begun, ended at a resume; its steps are reported with the next.
   struct Settled {
     int64_t round = 0, steps = 0;
+    std::vector<Team> teams;
     std::vector<StepRecord> records;  // [ranks, steps]
   };
 
-  const TrainOptions options_;
+  const TrainOptions options_;  // but for steps and tokens: length_
   const int64_t count_;
   const std::vector<Gap> gaps_;
   const Communicator world_;
   ModelState state_;
-  std::byte* memory_ = nullptr;
+  OpenStrategy open_;
 
   std::vector<Team> teams_;
   int my_team_ = 0;
@@ -118,6 +160,11 @@ class LocalSgd : public Strategy {
   int64_t learned_ = 0;              // targets of this rank in all rounds
   std::optional<int64_t> stop_at_;   // all ranks stop before this step of the round
   std::optional<Settled> settled_;
+
+  // Gradients of the round's first step: of this worker, or of its micro-batches if it is alone.
+  std::vector<Sketch> gradients_;
+  std::vector<double> samples_;  // sequences of each
+  Sketch before_{};              // of the gradients of the micro-batches so far
   std::vector<std::string> notes_;
 };
 

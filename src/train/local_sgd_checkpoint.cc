@@ -20,9 +20,15 @@ nlohmann::json LocalSgd::SaveInfo(const Progress& progress) {
     ranks.push_back(nlohmann::json::parse(text));
   }
   nlohmann::json teams = nlohmann::json::array();
-  for (const Team& team : teams_) teams.push_back({{"ranks", team.ranks}});
+  for (const Team& team : teams_) {
+    const TeamState& state = team.state;
+    teams.push_back({{"ranks", team.ranks},
+                     {"transport", OuterOptions(static_cast<int>(team.ranks.size())).wire.name()},
+                     {"request", state.request},
+                     {"asked", state.asked},
+                     {"noise", {state.noise.t, state.noise.t_par, state.noise.g2}}});
+  }
   return {{"mode", ToText(options_.dist.mode)},
-          {"transport", OuterOptions().wire.name()},
           {"round", round_},
           {"inner", inner_},
           {"teams", teams},
@@ -63,11 +69,34 @@ void LocalSgd::Restore(const std::string& folder, const nlohmann::json& stored,
                     options_.steps, inner_, progress.step - inner_);
   }
   const auto same = static_cast<size_t>(world_.size()) == stored.at("ranks").size();
+  RestoreTeams(stored, same);
   if (same) {
     RestoreSame(folder, stored, progress);
   } else {
     RestoreOther(folder, stored, progress);
   }
+}
+
+// The trainers of the checkpoint; over another number of ranks they are dealt anew.
+void LocalSgd::RestoreTeams(const nlohmann::json& stored, bool same) {
+  const nlohmann::json& teams = stored.at("teams");
+  if (teams.size() > static_cast<size_t>(world_.size())) {
+    throw UserError(ExitCode::kUsage,
+                    "the checkpoint's run has {} trainers, and there are {} ranks here; each "
+                    "trainer needs one: start more ranks",
+                    teams.size(), world_.size());
+  }
+  DealTeams(static_cast<int>(teams.size()));
+  for (size_t t = 0; t < teams_.size(); ++t) {
+    const nlohmann::json& team = teams[t];
+    if (same) teams_[t].ranks = team.at("ranks").get<std::vector<int>>();
+    const nlohmann::json& noise = team.at("noise");
+    teams_[t].state = {.request = team.at("request"),
+                       .asked = team.at("asked"),
+                       .noise = {.t = noise.at(0), .t_par = noise.at(1), .g2 = noise.at(2)}};
+  }
+  FormTeam();
+  OpenOuter();
 }
 
 void LocalSgd::RestoreSame(const std::string& folder, const nlohmann::json& stored,
@@ -91,7 +120,7 @@ void LocalSgd::RestoreSame(const std::string& folder, const nlohmann::json& stor
     RankFile(folder, teams_[my_team_].ranks[0]).Read("weights", whole(state_.weights));
     std::copy_n(state_.weights, count_, outer_->start().data());
   }
-  if (stored.at("transport") != OuterOptions().wire.name()) {
+  if (stored.at("teams").at(my_team_).at("transport") != OuterOptions().wire.name()) {
     // Owners, chunks and errors are those of the other transport. The momentum is put together in
     // the memory of the second moments.
     notes_.push_back("the transport changes: what rounding owed is dropped");
@@ -111,7 +140,7 @@ void LocalSgd::RestoreSame(const std::string& folder, const nlohmann::json& stor
 void LocalSgd::RestoreMomentum(const std::string& folder, const nlohmann::json& stored,
                                const std::vector<int>& old_ranks) {
   const ExchangeShape before(count_, static_cast<int>(old_ranks.size()),
-                             WireFormat::Parse(stored.at("transport")));
+                             WireFormat::Parse(stored.at("teams").at(my_team_).at("transport")));
   for (int owner = 0; owner < before.ranks; ++owner) {
     const RankFile file(folder, old_ranks[owner]);
     for (int64_t s = 0; s < before.stages; ++s) {
@@ -129,11 +158,11 @@ void LocalSgd::TakeMomentum(const float* v) {
 
 void LocalSgd::RestoreOther(const std::string& folder, const nlohmann::json& stored,
                             Progress& progress) {
-  const std::vector<int> old_ranks = stored.at("teams").at(0).at("ranks");
+  const std::vector<int> old_ranks = stored.at("teams").at(my_team_).at("ranks");
   notes_.push_back(fmt::format(
       "{} ranks go on from a checkpoint of {}: each takes the mean of the inner moments, weighted "
       "by tokens; the outer momentum is carried",
-      world_.size(), old_ranks.size()));
+      world_.size(), stored.at("ranks").size()));
   RestoreMomentum(folder, stored, old_ranks);
   if (inner_ > 0) {
     SettleRound(folder, stored, old_ranks, progress);
@@ -202,9 +231,12 @@ void LocalSgd::SettleRound(const std::string& folder, const nlohmann::json& stor
     state_.weights[i] = start[i] - lr * (delta + mu * momentum[i]);
   }
   TakeMomentum(momentum);
-  Settled settled = {.round = round_, .steps = inner_, .records = {}};
-  for (const int r : old_ranks) {
-    for (const nlohmann::json& record : stored.at("ranks").at(r).at("records")) {
+  Settled settled = {.round = round_, .steps = inner_, .teams = teams_, .records = {}};
+  for (size_t t = 0; t < settled.teams.size(); ++t) {
+    settled.teams[t].ranks = stored.at("teams").at(t).at("ranks").get<std::vector<int>>();
+  }
+  for (const nlohmann::json& rank : stored.at("ranks")) {
+    for (const nlohmann::json& record : rank.at("records")) {
       settled.records.push_back(StepRecordFromJson(record));
       progress.tokens += settled.records.back().targets;
     }

@@ -47,6 +47,7 @@ const std::map<std::string, OnChange>& Rules() {
       // From a run of one process or ddp to the other; preparation refuses what is more.
       {"--dist", OnChange::kHonour},
       {"--transport", OnChange::kHonour},
+      {"--tokens", OnChange::kHonour},
       {"--deadline", OnChange::kHonour},
       {"--inner-steps", OnChange::kHonour},
       {"--outer-lr", OnChange::kHonour},
@@ -121,6 +122,7 @@ nlohmann::json RunIdentity(const TrainOptions& o) {
       {"--batch", o.batch},
       {"--seq", o.seq},
       {"--steps", o.steps},
+      {"--tokens", OrNull(o.tokens)},
       {"--init", o.random_init ? "random" : "checkpoint"},
       {"--seed", o.seed},
       {"--cross-document", o.cross_document},

@@ -28,6 +28,7 @@ struct TrainOptions {
   int64_t batch = 1;               // sequences per optimizer step
   int64_t seq = 512;
   int64_t steps = 0;
+  std::optional<int64_t> tokens;  // targets to learn from; in place of steps
   bool random_init = false;
   uint64_t seed = 0;
   bool cross_document = false;

@@ -1,6 +1,7 @@
 #include "train/preparation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -95,6 +96,27 @@ class Preparation {
     OpenPlanner();
     OpenData();
     HoldAgainstCheckpoint();
+    ResolveLength();
+  }
+
+  // A token budget is a number of steps where the batch is fixed: every epoch has the same targets.
+  void ResolveLength() {
+    TrainOptions& options = run_.options;
+    RunLength length = {.steps = options.steps,
+                        .tokens = std::nullopt,
+                        .targets_per_sequence = static_cast<double>(run_.train->targets()) /
+                                                static_cast<double>(run_.train->sequences())};
+    if (options.tokens) {
+      const double step_tokens = static_cast<double>(options.batch) * length.targets_per_sequence;
+      const auto steps = static_cast<int64_t>(
+          std::ceil(static_cast<double>(*options.tokens) / step_tokens - 1e-9));
+      const bool adaptive = options.dist.mode == DistMode::kAdloco;
+      if (adaptive) length.tokens = options.tokens;
+      // Of an adaptive run that is what a batch that never grew would take.
+      length.steps = options.steps > 0 && !adaptive ? std::min(options.steps, steps) : steps;
+      options.steps = length.steps;
+    }
+    run_.strategy->set_length(length);
   }
 
   // From here on the run is under way.
@@ -251,8 +273,8 @@ class Preparation {
     if (!run_.stored) return false;
     const TrainOptions& options = run_.options;
     const int64_t done = run_.progress.step;
-    if (done < options.steps || MidRound()) return false;
-    if (done > options.steps) {
+    if (!run_.strategy->Finished(run_.progress) || MidRound()) return false;
+    if (done > options.steps && !options.tokens) {
       Log(fmt::format("nothing to do: the run has done {} steps, more than --steps {}", done,
                       options.steps));
       return true;
@@ -269,7 +291,7 @@ class Preparation {
   // Whether it fits is told before the data is tokenised, which can take long.
   void OpenPlanner() {
     PlanRequest request = MakePlanRequest(run_.options, run_.model->graph);
-    request.batch = LargestShare(run_.options.batch, world_.size());
+    request.batch = run_.strategy->PlannedBatch();
     if (run_.stored) {
       const int64_t before = run_.stored->at("micro_batch");
       if (run_.options.fused_update && !request.micro_batch && before != run_.options.batch) {
@@ -284,14 +306,15 @@ class Preparation {
     }
     request_ = request;
     MakePlanner();
-    const bool done = run_.stored && run_.progress.step >= run_.options.steps;
+    const bool done =
+        run_.stored && !run_.options.tokens && run_.progress.step >= run_.options.steps;
     if (!done) planner_->CheckFits(run_.budget);
   }
 
   void MakePlanner() {
     // A rank's last micro-batch of a step may be padded.
     const int64_t micro = request_.micro_batch.value_or(1);
-    if (!world_.alone()) request_.batch = (request_.batch + micro - 1) / micro * micro;
+    if (run_.options.dist.on()) request_.batch = (request_.batch + micro - 1) / micro * micro;
     planner_ = std::make_unique<RunPlanner>(*run_.model, request_, run_.strategy->StateBytes());
   }
 

@@ -9,10 +9,9 @@ namespace {
 // One process.
 class Solo : public Strategy {
  public:
-  explicit Solo(const TrainOptions& options) : batch_(options.batch), steps_(options.steps) {}
+  explicit Solo(const TrainOptions& options) : batch_(options.batch) {}
 
-  bool Finished(const Progress& progress) const override { return progress.step >= steps_; }
-
+  int64_t PlannedBatch() const override { return batch_; }
   StepShare Share(const Progress& progress) const override { return {progress.cursor, batch_}; }
 
   StepTerms Agree(const Progress&, int64_t targets, bool stop) override {
@@ -32,7 +31,6 @@ class Solo : public Strategy {
 
  private:
   int64_t batch_;
-  int64_t steps_;
   Communicator alone_;
 };
 

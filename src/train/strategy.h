@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ namespace haversack {
 struct StepShare {
   uint64_t cursor = 0;
   int64_t sequences = 0;
+  int64_t parts = 1;  // micro-batches at least, where there are as many sequences
 };
 
 // What all ranks agree on before a step.
@@ -37,18 +39,33 @@ struct StepTerms {
 struct OpenStrategy {
   ModelState state;             // the weights that training begins or goes on with
   std::byte* memory = nullptr;  // StateBytes, zero
+  int64_t micro_batch = 1;      // the largest that memory allows
+  // Loss of the weights on a fixed micro-batch of the held-out data, where there are any.
+  std::function<double()> probe_loss;
+};
+
+// How long a run is.
+struct RunLength {
+  int64_t steps = 0;
+  std::optional<int64_t> tokens;    // in place of steps, where the batch may change
+  double targets_per_sequence = 1;  // in the mean
 };
 
 class Strategy {
  public:
   virtual ~Strategy() = default;
 
+  // Before the first step.
+  void set_length(const RunLength& length) { length_ = length; }
+
   // Bytes that it keeps beside the model's state and the schedule, counted in the budget.
   virtual int64_t StateBytes() const { return 0; }
   virtual void Open(const OpenStrategy& open) { (void)open; }
 
   // Whether the run has done what it was asked for.
-  virtual bool Finished(const Progress& progress) const = 0;
+  virtual bool Finished(const Progress& progress) const { return progress.step >= length_.steps; }
+  // Sequences of a step that a rank's plan is made for.
+  virtual int64_t PlannedBatch() const = 0;
   virtual StepShare Share(const Progress& progress) const = 0;
   virtual double Rate(const LrSchedule& schedule, const Progress& progress) const {
     return schedule.At(progress.step);
@@ -56,6 +73,10 @@ class Strategy {
   // `targets`: of this rank's share. `stop`: this rank was told to stop.
   virtual StepTerms Agree(const Progress& progress, int64_t targets, bool stop) = 0;
 
+  // A micro-batch of `sequences` with `targets` of the step's `all_targets` is in the gradients.
+  virtual void EndMicroBatch(int64_t sequences, int64_t targets, int64_t all_targets) {
+    (void)sequences, (void)targets, (void)all_targets;
+  }
   // Whether it wants to know, during a step's last backward pass, which gradients are complete.
   virtual bool overlaps() const { return false; }
   // Before that pass; gradients from element `from` on are complete.
@@ -91,6 +112,9 @@ class Strategy {
                        Progress& progress) {
     (void)folder, (void)stored, (void)progress;
   }
+
+ protected:
+  RunLength length_;
 };
 
 std::unique_ptr<Strategy> MakeSolo(const TrainOptions& options);

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "dist/agreement.h"
+#include "dist/batch_size.h"
 #include "dist/gradient_order.h"
 #include "dist/mpi_link.h"
 #include "exec/arena.h"
@@ -19,6 +20,7 @@
 #include "io/model_dir.h"
 #include "optim/adamw_optimizer.h"
 #include "train/evaluate.h"
+#include "train/micro_batches.h"
 #include "train/preparation.h"
 #include "train/rank_files.h"
 #include "train/signals.h"
@@ -119,17 +121,18 @@ class Trainer {
     } else {
       LoadWeights(model.graph, layout, *model.files, state_.weights);
     }
-    strategy_->Open({.state = state_, .memory = shared});
+    executor_ = std::make_unique<Executor>(model.graph, layout, state_, region, schedule_bytes);
+    PlanMicroBatches();
+    strategy_->Open({.state = state_,
+                     .memory = shared,
+                     .micro_batch = chosen.plan.micro_batch,
+                     .probe_loss = [this] { return ProbeLoss(); }});
     run_.checkpoints->set_rank_bytes(strategy_->RankFileBytes() * world_.size());
     if (run_.stored && run_.stored->contains("dist")) {
       strategy_->Restore(run_.checkpoints->Path(progress_.step), run_.stored->at("dist"),
                          progress_);
       TellNotes();
     }
-    if (strategy_->overlaps()) {
-      complete_from_ = CompleteFrom(model.graph, layout, chosen.schedule);
-    }
-    executor_ = std::make_unique<Executor>(model.graph, layout, state_, region, schedule_bytes);
     optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, state_, options_.adamw);
     lr_ = {.shape = options_.schedule,
            .peak = options_.lr,
@@ -137,6 +140,32 @@ class Trainer {
            .warmup_steps = options_.warmup,
            .total_steps = options_.steps};
     Log(fmt::format("first forward after {:.1f} s", SecondsSince(started_)));
+  }
+
+  void PlanMicroBatches() {
+    const Model& model = *run_.model;
+    const Candidate& chosen = run_.plan->chosen;
+    micro_batches_ = std::make_unique<MicroBatches>(chosen.schedule);
+    if (strategy_->overlaps()) {
+      complete_from_ = CompleteFrom(model.graph, model.layout, chosen.schedule);
+    }
+    if (options_.dist.mode != DistMode::kAdloco) return;
+    for (const int64_t size : PlannedSizes(chosen.plan.micro_batch - 1)) {
+      Schedule schedule = Lower(model.graph, chosen.plan, {.sequences = size, .seq = options_.seq},
+                                chosen.schedule.mode);
+      if (schedule.arena_bytes > chosen.schedule.arena_bytes) continue;
+      micro_batches_->AddSmaller(std::move(schedule));
+    }
+  }
+
+  // On the first micro-batch of the held-out data, or of the training data where there are none.
+  double ProbeLoss() {
+    const Dataset& data = run_.valid ? *run_.valid : *run_.train;
+    Batch batch;
+    data.FillInOrder(0, evaluation_.shape.sequences, batch);
+    double loss_sum = 0;
+    executor_->Run(evaluation_, ViewOf(batch, 1, &loss_sum), false);
+    return loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_targets));
   }
 
   // A full disk should show now, not after hours of work.
@@ -192,26 +221,11 @@ class Trainer {
     return true;
   }
 
-  // This rank's micro-batches of a step; a last one that is not full is padded. Returns their valid
-  // targets.
-  int64_t DrawBatches(const StepShare& share) {
-    const int64_t micro = run_.plan->chosen.plan.micro_batch;
-    batches_.resize((share.sequences + micro - 1) / micro);
-    int64_t valid = 0;
-    for (size_t i = 0; i < batches_.size(); ++i) {
-      const int64_t first = static_cast<int64_t>(i) * micro;
-      run_.train->Fill(share.cursor + first, std::min(micro, share.sequences - first), batches_[i],
-                       micro);
-      valid += batches_[i].valid_targets;
-    }
-    return valid;
-  }
-
   // One optimizer step. Gradients are those of the loss summed over all valid targets of the batch,
   // divided by their number. Returns whether all ranks are at one point now.
   bool Step() {
     const auto start = Clock::now();
-    const int64_t mine = DrawBatches(strategy_->Share(progress_));
+    const int64_t mine = micro_batches_->Draw(*run_.train, strategy_->Share(progress_));
     const StepTerms terms = strategy_->Agree(progress_, mine, StopSignal() != 0);
     if (terms.stop) {
       stop_agreed_ = true;
@@ -248,20 +262,22 @@ class Trainer {
   // strategy joins them.
   void Backpropagate(int64_t valid, const Executor::UpdateParam& update, double& loss_sum) {
     const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
-    const Schedule& schedule = run_.plan->chosen.schedule;
-    if (batches_.empty()) std::fill_n(state_.grads, run_.model->layout.total, 0.0f);
-    for (size_t i = 0; i < batches_.size(); ++i) {
-      const bool last = i + 1 == batches_.size();
+    std::vector<MicroStep>& steps = micro_batches_->steps();
+    if (steps.empty()) std::fill_n(state_.grads, run_.model->layout.total, 0.0f);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const bool last = i + 1 == steps.size();
       if (last && strategy_->overlaps()) {
         strategy_->BeginReduce();
         executor_->set_observer([&](const Schedule& of, const Instr& instr, double) {
           strategy_->Advance(complete_from_[&instr - of.instrs.data()]);
         });
       }
-      executor_->Run(schedule, ViewOf(batches_[i], scale, &loss_sum), i > 0, update);
+      const MicroStep& step = steps[i];
+      executor_->Run(*step.schedule, ViewOf(step.batch, scale, &loss_sum), i > 0, update);
+      strategy_->EndMicroBatch(step.sequences, step.batch.valid_targets, valid);
     }
     executor_->set_observer(nullptr);
-    if (batches_.empty()) strategy_->BeginReduce();
+    if (steps.empty()) strategy_->BeginReduce();
     strategy_->Reduce(progress_, loss_sum);
   }
 
@@ -420,7 +436,7 @@ class Trainer {
   std::unique_ptr<AdamWOptimizer> optimizer_;
   LrSchedule lr_;
 
-  std::vector<Batch> batches_;
+  std::unique_ptr<MicroBatches> micro_batches_;
   std::optional<double> first_loss_, last_loss_;
   double train_seconds_ = 0;
   int64_t train_steps_ = 0;
