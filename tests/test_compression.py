@@ -55,14 +55,17 @@ def runner(
 
 
 @pytest.fixture(scope="module")
-def tight(runner: Runner) -> str:
+def tight(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A budget below what any exact plan needs."""
-    lossy, exact = (
-        runner.plan("--memory", "2GiB", *flags)["smallest_budget_bytes"]
-        for flags in (("--noise-share", "none"), ("--exact",))
-    )
-    assert lossy < exact - 2 * MIB
-    return f"{(lossy + exact) // 2 // MIB}MiB"
+
+    def smallest(*flags: str) -> int:
+        out = tmp_path_factory.mktemp("out")
+        refused = runner.train(out, "--memory", "1MiB", *flags, rc=3).error()
+        return int(re.search(r"the smallest that fits is (\d+)MiB", refused)[1])
+
+    lossy, exact = smallest("--noise-share", "none"), smallest("--exact")
+    assert lossy < exact - 4
+    return f"{(lossy + exact) // 2}MiB"
 
 
 def weights(out: Path) -> dict[str, np.ndarray]:

@@ -82,7 +82,7 @@ Evaluation EvaluateWindows(const Model& model, const Dataset& data, const Schedu
   for (int i = 0; i < count; ++i) {
     executors.emplace_back(model.graph, model.layout, state, arena.Take("schedule", each), each);
   }
-  if (count == 1) return Evaluate(data, schedule, executors[0]);
+  if (count == 1) return Evaluate(data, schedule, executors[0], Communicator());
   return EvaluateInParallel(data, schedule, executors);
 }
 

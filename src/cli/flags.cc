@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "dist/wire_format.h"
 #include "plan/actions.h"
 
 namespace haversack {
@@ -135,6 +136,8 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--batch", o.batch, "sequences per optimizer step")->check(positive);
   app.add_option("--seq", o.seq, "tokens per sequence")->check(positive)->capture_default_str();
   app.add_option("--steps", o.steps, "optimizer steps")->check(not_negative);
+  app.add_option("--tokens", o.tokens, "targets to learn from, over all ranks, in place of --steps")
+      ->check(positive);
   app.add_option("--micro-batch", o.micro_batch,
                  "sequences computed at once; divides --batch (default: the fastest that fits)")
       ->check(positive);
@@ -202,6 +205,50 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
       ->check(positive)
       ->capture_default_str();
 
+  app.option_defaults()->group("Several ranks (mpirun or srun starts them)");
+  app.add_option_function<std::string>(
+         "--dist", [&o](const std::string& text) { o.dist.mode = ParseDistMode(text); },
+         "how ranks share the run: a gradient a step, or a model every --inner-steps steps, with "
+         "a fixed or an adaptive batch (default: none)")
+      ->type_name("none|ddp|diloco|adloco");
+  app.add_option("--transport", o.dist.transport, "numbers on the wire; int4 feeds errors back")
+      ->type_name("f32|bf16|int8|int4")
+      ->capture_default_str();
+  app.add_option("--deadline", o.dist.deadline_seconds,
+                 "seconds that a rank may be late before the run ends with exit 6")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--inner-steps", o.dist.inner_steps, "optimizer steps between outer steps")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--outer-lr", o.dist.outer_lr, "rate of the outer step")->capture_default_str();
+  app.add_option("--outer-momentum", o.dist.outer_momentum, "Nesterov momentum of the outer step")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+
+  app.add_option("--trainers", o.dist.trainers,
+                 "adloco: models trained side by side and merged; each has one rank at least")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--merge-every", o.dist.merge_every,
+                 "adloco: rounds between merges of the two trainers that ask for the smallest "
+                 "batches (default: all merge at the end)")
+      ->check(not_negative);
+  app.add_option("--batch-max", o.dist.batch_max,
+                 "adloco: the most sequences per step over all ranks (default: what leaves 20 "
+                 "rounds)")
+      ->check(positive);
+  app.add_option_function<std::string>(
+         "--batch-test",
+         [&o](const std::string& text) { o.dist.batch_test = ParseBatchTest(text); },
+         "adloco: what asks for a larger batch (default: norm)")
+      ->type_name("norm|augmented");
+  app.add_option_function<std::string>(
+         "--batch-lr-scaling",
+         [&o](const std::string& text) { o.dist.lr_scaling = ParseLrScaling(text); },
+         "adloco: the rate's growth with the batch (default: sqrt)")
+      ->type_name("none|sqrt|linear");
+
   app.option_defaults()->group("Run");
   app.add_option("--seed", o.seed, "of the data order and of random weights")
       ->check(CLI::NonNegativeNumber)
@@ -250,6 +297,14 @@ void CheckTrainOptions(const TrainOptions& o) {
   if (o.fused_update && o.micro_batch.value_or(o.batch) != o.batch) {
     refuse("--fused-update needs --micro-batch equal to --batch: accumulation needs all gradients");
   }
+  if (o.dist.on() && o.fused_update) {
+    refuse("--fused-update cannot be combined with --dist: ranks exchange what it does not keep");
+  }
+  WireFormat::Parse(o.dist.transport);
+  if (!(o.dist.outer_lr >= 0) || std::isinf(o.dist.outer_lr)) {
+    refuse(fmt::format("--outer-lr {}: not a learning rate", o.dist.outer_lr));
+  }
+  if (o.dist.outer_momentum >= 1) refuse("--outer-momentum must be below 1");
   if (o.warmup > 0 && o.steps > 0 && o.warmup > o.steps) {
     refuse(fmt::format("--warmup {} is longer than --steps {}", o.warmup, o.steps));
   }

@@ -54,6 +54,7 @@ ExitCode Dispatch(int argc, const char* const* argv) {
 
 // fmt::print throws where standard error is closed or full, and the exit code would be lost.
 void Complain(const std::string& message) {
+  if (message.empty()) return;  // another rank tells
   std::fputs(("haversack: " + message + "\n").c_str(), stderr);
 }
 

@@ -1,3 +1,4 @@
+#include "base/error.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "train/trainer.h"
@@ -11,8 +12,12 @@ ExitCode TrainCommand(int argc, const char* const* argv) {
               "directory to OUT/model.");
   AddTrainFlags(flags, options);
   flags.app().get_option("--out")->required();
-  flags.app().get_option("--steps")->required();
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
+  if (flags.app().count("--steps") == 0 && !options.tokens) {
+    throw UserError(ExitCode::kUsage,
+                    "haversack train: --steps or --tokens is required: how long "
+                    "to train (see haversack train --help)");
+  }
   CheckTrainOptions(options);
   Train(options);
   return ExitCode::kOk;

@@ -125,8 +125,9 @@ void Dataset::Resize(int64_t count, Batch& out) const {
   out.valid_targets = 0;
 }
 
-void Dataset::Fill(uint64_t cursor, int64_t count, Batch& out) const {
-  Resize(count, out);
+void Dataset::Fill(uint64_t cursor, int64_t count, Batch& out, int64_t rows) const {
+  rows = std::max(rows, count);
+  Resize(rows, out);
   const uint64_t n = sequences();
   std::optional<RandomPermutation> order;
   for (int64_t row = 0; row < count; ++row, ++cursor) {
@@ -136,7 +137,8 @@ void Dataset::Fill(uint64_t cursor, int64_t count, Batch& out) const {
     }
     AddSequence(packing_[(*order)(cursor % n)], row, out);
   }
-  out.boundaries.push_back(static_cast<int32_t>(count * seq_));
+  for (int64_t row = count; row < rows; ++row) AddSequence({}, row, out);
+  out.boundaries.push_back(static_cast<int32_t>(rows * seq_));
 }
 
 void Dataset::FillInOrder(uint64_t first, int64_t count, Batch& out) const {

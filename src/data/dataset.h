@@ -76,8 +76,8 @@ class Dataset {
   // embedding of `rows`.
   void CheckVocabulary(int64_t rows, const Encoder& encoder) const;
 
-  // Sequences cursor .. cursor + count in the shuffled order.
-  void Fill(uint64_t cursor, int64_t count, Batch& out) const;
+  // Sequences cursor .. cursor + count in the shuffled order, then padding up to `rows` sequences.
+  void Fill(uint64_t cursor, int64_t count, Batch& out, int64_t rows = 0) const;
   // Sequences first .. first + count of the corpus's own order; those past the end are padding.
   void FillInOrder(uint64_t first, int64_t count, Batch& out) const;
 

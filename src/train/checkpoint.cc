@@ -53,7 +53,7 @@ CheckpointStore::CheckpointStore(std::string folder, const Graph& graph, const P
     : folder_(std::move(folder)), graph_(graph), layout_(layout), moments_(moments) {}
 
 int64_t CheckpointStore::BytesEach() const {
-  int64_t bytes = 65536;
+  int64_t bytes = 65536 + rank_bytes_;
   for (const StateTensor& tensor : StateTensors(graph_, layout_, moments_, {})) {
     bytes += tensor.bytes() + 160;
   }
@@ -85,13 +85,14 @@ std::string CheckpointStore::WhyIncomplete(int64_t step, Verify verify) const {
   if (!fs::exists(folder / kDone, error)) return "it was not finished";
   const nlohmann::json done =
       nlohmann::json::parse(ReadWholeFile((folder / kDone).string()), nullptr, false);
-  for (const char* name : {kInfo, kState}) {
+  if (!done.is_object() || !done.contains(kInfo) || !done.contains(kState)) {
+    return fmt::format("{} is damaged", kDone);
+  }
+  for (const auto& [name, bytes] : done.items()) {
     const auto size = fs::file_size(folder / name, error);
     if (error) return fmt::format("{} is missing", name);
-    if (!done.is_object() || !done.contains(name) || !done[name].is_object()) {
-      return fmt::format("{} is damaged", kDone);
-    }
-    if (done[name].value(kBytes, nlohmann::json()) != size) {
+    if (!bytes.is_object()) return fmt::format("{} is damaged", kDone);
+    if (bytes.value(kBytes, nlohmann::json()) != size) {
       return fmt::format("{} has {} bytes, not those that were written", name, size);
     }
     if (verify == Verify::kSizes) continue;
@@ -167,22 +168,51 @@ void CheckpointStore::Write(const std::string& folder, const nlohmann::json& inf
   writer.Finish();
   WriteWholeFile(path(kInfo), info.dump(1) + "\n");
   SyncFolder(folder);
-  const nlohmann::json done = {{kInfo, Fingerprint(path(kInfo))},
-                               {kState, Fingerprint(path(kState))}};
+  nlohmann::json done = nlohmann::json::object();
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    done[entry.path().filename().string()] = Fingerprint(entry.path().string());
+  }
   WriteWholeFile(path(kDone), done.dump() + "\n");
   SyncFolder(folder);
 }
 
 void CheckpointStore::Save(const nlohmann::json& info, const ModelState& state, int64_t keep,
                            bool best) {
+  Begin(info.at("step"), state, keep);
+  Finish(info, state, keep, best, {});
+}
+
+std::string CheckpointStore::Writing(int64_t step) const {
+  return fmt::format("{}/{}{:08}", folder_, kUnfinished, step);
+}
+
+void CheckpointStore::Discard(int64_t step) const {
+  std::error_code ignored;
+  fs::remove_all(Writing(step), ignored);
+}
+
+void CheckpointStore::Begin(int64_t step, const ModelState& state, int64_t keep) {
   CheckFinite(state);
   Rotate(std::max<int64_t>(1, keep - 1));
+  std::error_code error;
+  fs::create_directories(Writing(step), error);
+  if (error) throw FileError("create", Writing(step), error.value());
+}
+
+void CheckpointStore::Finish(const nlohmann::json& info, const ModelState& state, int64_t keep,
+                             bool best, const std::vector<std::string>& files) {
   const int64_t step = info.at("step");
   const fs::path path = Path(step);
-  const fs::path fresh = fmt::format("{}/{}{:08}", folder_, kUnfinished, step);
+  const fs::path fresh = Writing(step);
   std::error_code ignored;
   try {
-    fs::create_directories(fresh);
+    for (const std::string& file : files) {
+      if (fs::exists(fresh / file)) continue;
+      throw UserError(ExitCode::kDevice,
+                      "{} was written by another rank and is not to be seen here: --out must lie "
+                      "on a file system that all ranks share",
+                      (fresh / file).string());
+    }
     Write(fresh.string(), info, state);
     // A run that was resumed from an earlier step comes by here a second time.
     fs::remove(path / kDone, ignored);
@@ -191,11 +221,11 @@ void CheckpointStore::Save(const nlohmann::json& info, const ModelState& state, 
     SyncFolder(folder_);
     damaged_.erase(step);
   } catch (const fs::filesystem_error& error) {
-    fs::remove_all(fresh, ignored);
+    Discard(step);
     throw FileError("save a checkpoint of " + FormatBytes(BytesEach()) + " to", path.string(),
                     error.code().value());
   } catch (...) {
-    fs::remove_all(fresh, ignored);
+    Discard(step);
     throw;
   }
   if (best) best_ = step;

@@ -41,6 +41,20 @@ class CheckpointStore {
   // is not finite, exit 5 where the disk fails.
   void Save(const nlohmann::json& info, const ModelState& state, int64_t keep, bool best);
 
+  // Save in steps, for a run whose ranks write files of their own beside the shared ones: makes
+  // room, and the folder (Writing) for them; then writes the shared files and puts the checkpoint
+  // in place. `files`: names that must be there by then. DONE vouches for all that is.
+  void Begin(int64_t step, const ModelState& state, int64_t keep);
+  std::string Writing(int64_t step) const;
+  void Finish(const nlohmann::json& info, const ModelState& state, int64_t keep, bool best,
+              const std::vector<std::string>& files);
+  void Discard(int64_t step) const;
+
+  // Bytes of what is written beside the shared files.
+  void set_rank_bytes(int64_t bytes) { rank_bytes_ = bytes; }
+  // The folder of the checkpoint of `step`.
+  std::string Path(int64_t step) const;
+
   // Bytes that Save removes before it writes.
   int64_t ReclaimedBytes(int64_t keep) const;
   // Bytes of all checkpoints that are there.
@@ -57,7 +71,6 @@ class CheckpointStore {
   void set_best(std::optional<int64_t> step) { best_ = step; }
 
  private:
-  std::string Path(int64_t step) const;
   // Steps of all directories named like a checkpoint, ascending.
   std::vector<int64_t> Steps() const;
   // Why the checkpoint cannot be used; empty: it is complete.
@@ -75,6 +88,7 @@ class CheckpointStore {
   const MomentLayout& moments_;
   std::optional<int64_t> best_;
   std::map<int64_t, std::string> damaged_;  // steps, and what is wrong with them
+  int64_t rank_bytes_ = 0;
 };
 
 }  // namespace haversack

@@ -46,18 +46,26 @@ MicroBatch ViewOf(const Batch& batch, float loss_scale, double* loss_sum) {
 }
 
 Evaluation Evaluate(const Dataset& data, const Schedule& schedule, Executor& executor,
-                    const std::function<bool()>& stop) {
+                    const Communicator& ranks, const std::function<bool()>& stop) {
   Evaluation result;
   Batch batch;
   const auto step = static_cast<uint64_t>(schedule.shape.sequences);
-  for (uint64_t first = 0; first < data.sequences(); first += step) {
+  const auto size = static_cast<uint64_t>(ranks.size());
+  for (uint64_t first = step * static_cast<uint64_t>(ranks.rank()); first < data.sequences();
+       first += step * size) {
     if (stop && stop()) {
       result.complete = false;
       break;
     }
     Add(EvaluateMicroBatch(data, schedule, executor, first, batch), result);
   }
-  return result;
+  if (ranks.alone()) return result;
+  Evaluation all = {.complete = result.complete};
+  for (const Evaluation& part : ranks.AllGather(result, "the evaluation")) {
+    all.loss_sum += part.loss_sum;
+    all.tokens += part.tokens;
+  }
+  return all;
 }
 
 Evaluation EvaluateInParallel(const Dataset& data, const Schedule& schedule,

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "data/dataset.h"
+#include "dist/communicator.h"
 #include "exec/executor.h"
 #include "schedule/schedule.h"
 
@@ -21,10 +22,11 @@ struct Evaluation {
 // The view of a batch that a schedule takes; `batch` must outlive it.
 MicroBatch ViewOf(const Batch& batch, float loss_scale, double* loss_sum);
 
-// Over every sequence of `data` once, in the corpus's order; `schedule` is of mode kEvaluate.
-// `stop` is asked between micro-batches.
+// Over every sequence of `data` once, in the corpus's order; `schedule` is of mode kEvaluate. The
+// ranks, which hold the same model, take turns at micro-batches of the same size, and each has the
+// result. `stop` is asked between micro-batches.
 Evaluation Evaluate(const Dataset& data, const Schedule& schedule, Executor& executor,
-                    const std::function<bool()>& stop = {});
+                    const Communicator& ranks, const std::function<bool()>& stop = {});
 
 // The same with one executor a thread, each with a region of its own and a micro-batch of its own:
 // for a small model the regions of the ops are too short to pay for entering them. The sum is

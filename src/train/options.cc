@@ -20,19 +20,42 @@ enum class OnChange {
 // Flags that are not listed here are refused.
 const std::map<std::string, OnChange>& Rules() {
   static const std::map<std::string, OnChange> rules = {
-      {"--model", OnChange::kByContent},     {"--data", OnChange::kByContent},
-      {"--valid", OnChange::kHonour},        {"--memory", OnChange::kHonour},
-      {"--steps", OnChange::kHonour},        {"--lr", OnChange::kHonour},
-      {"--schedule", OnChange::kHonour},     {"--final-lr-ratio", OnChange::kHonour},
-      {"--warmup", OnChange::kHonour},       {"--clip", OnChange::kHonour},
-      {"--beta1", OnChange::kHonour},        {"--beta2", OnChange::kHonour},
-      {"--epsilon", OnChange::kHonour},      {"--weight-decay", OnChange::kHonour},
-      {"--plan", OnChange::kHonour},         {"--micro-batch", OnChange::kKeep},
-      {"--actions", OnChange::kHonour},      {"--noise-share", OnChange::kHonour},
-      {"--threads", OnChange::kHonour},      {"--fused-update", OnChange::kHonour},
-      {"--metrics", OnChange::kHonour},      {"--save-every", OnChange::kHonour},
-      {"--keep", OnChange::kHonour},         {"--eval-every", OnChange::kHonour},
-      {"--export-dtype", OnChange::kHonour}, {"--max-bad-steps", OnChange::kHonour}};
+      {"--model", OnChange::kByContent},
+      {"--data", OnChange::kByContent},
+      {"--valid", OnChange::kHonour},
+      {"--memory", OnChange::kHonour},
+      {"--steps", OnChange::kHonour},
+      {"--lr", OnChange::kHonour},
+      {"--schedule", OnChange::kHonour},
+      {"--final-lr-ratio", OnChange::kHonour},
+      {"--warmup", OnChange::kHonour},
+      {"--clip", OnChange::kHonour},
+      {"--beta1", OnChange::kHonour},
+      {"--beta2", OnChange::kHonour},
+      {"--epsilon", OnChange::kHonour},
+      {"--weight-decay", OnChange::kHonour},
+      {"--plan", OnChange::kHonour},
+      {"--micro-batch", OnChange::kKeep},
+      {"--actions", OnChange::kHonour},
+      {"--noise-share", OnChange::kHonour},
+      {"--threads", OnChange::kHonour},
+      {"--fused-update", OnChange::kHonour},
+      {"--metrics", OnChange::kHonour},
+      {"--save-every", OnChange::kHonour},
+      {"--keep", OnChange::kHonour},
+      {"--eval-every", OnChange::kHonour},
+      {"--export-dtype", OnChange::kHonour},
+      {"--max-bad-steps", OnChange::kHonour},
+      // From a run of one process or ddp to the other; preparation refuses what is more.
+      {"--dist", OnChange::kHonour},
+      {"--transport", OnChange::kHonour},
+      {"--tokens", OnChange::kHonour},
+      {"--deadline", OnChange::kHonour},
+      {"--inner-steps", OnChange::kHonour},
+      {"--outer-lr", OnChange::kHonour},
+      {"--outer-momentum", OnChange::kHonour},
+      {"--merge-every", OnChange::kHonour},
+      {"--batch-test", OnChange::kHonour}};
   return rules;
 }
 
@@ -72,41 +95,65 @@ ComputeType ResolveComputeType(const std::string& text) {
   return ComputeType::kBF16;
 }
 
+namespace {
+
+void AddDistIdentity(const DistOptions& o, nlohmann::json& identity) {
+  identity["--dist"] = ToText(o.mode);
+  identity["--transport"] = o.transport;
+  identity["--deadline"] = o.deadline_seconds;
+  if (!o.local_steps()) return;
+  identity["--inner-steps"] = o.inner_steps;
+  identity["--outer-lr"] = o.outer_lr;
+  identity["--outer-momentum"] = o.outer_momentum;
+  if (o.mode != DistMode::kAdloco) return;
+  identity["--trainers"] = o.trainers;
+  identity["--merge-every"] = o.merge_every;
+  identity["--batch-max"] = OrNull(o.batch_max);
+  identity["--batch-test"] = ToText(o.batch_test);
+  identity["--batch-lr-scaling"] = ToText(o.lr_scaling);
+}
+
+}  // namespace
+
 nlohmann::json RunIdentity(const TrainOptions& o) {
-  return {{"--model", o.model},
-          {"--data", o.data},
-          {"--valid", o.valid},
-          {"--memory", OrNull(o.memory)},
-          {"--batch", o.batch},
-          {"--seq", o.seq},
-          {"--steps", o.steps},
-          {"--init", o.random_init ? "random" : "checkpoint"},
-          {"--seed", o.seed},
-          {"--cross-document", o.cross_document},
-          {"--lr", o.lr},
-          {"--schedule", ToText(o.schedule)},
-          {"--final-lr-ratio", o.final_lr_ratio},
-          {"--warmup", o.warmup},
-          {"--clip", o.clip},
-          {"--beta1", o.adamw.beta1},
-          {"--beta2", o.adamw.beta2},
-          {"--epsilon", o.adamw.epsilon},
-          {"--weight-decay", o.adamw.weight_decay},
-          {"--optimizer", o.moments == MomentType::kF32 ? nlohmann::json() : "adamw8bit"},
-          {"--fused-update", o.fused_update},
-          {"--max-bad-steps", o.max_bad_steps},
-          {"--plan", o.plan},
-          {"--actions", o.actions},
-          {"--noise-share", o.noise_share ? nlohmann::json(*o.noise_share) : "none"},
-          {"--micro-batch", OrNull(o.micro_batch)},
-          {"--loss-chunk", o.loss_chunk},
-          {"--compute", std::string(ToText(o.compute))},
-          {"--threads", o.threads > 0 ? nlohmann::json(o.threads) : nlohmann::json()},
-          {"--metrics", o.metrics.empty() ? nlohmann::json() : nlohmann::json(o.metrics)},
-          {"--save-every", o.save_every},
-          {"--keep", o.keep},
-          {"--eval-every", o.eval_every},
-          {"--export-dtype", o.export_dtype}};
+  nlohmann::json identity = {
+      {"--model", o.model},
+      {"--data", o.data},
+      {"--valid", o.valid},
+      {"--memory", OrNull(o.memory)},
+      {"--batch", o.batch},
+      {"--seq", o.seq},
+      {"--steps", o.steps},
+      {"--tokens", OrNull(o.tokens)},
+      {"--init", o.random_init ? "random" : "checkpoint"},
+      {"--seed", o.seed},
+      {"--cross-document", o.cross_document},
+      {"--lr", o.lr},
+      {"--schedule", ToText(o.schedule)},
+      {"--final-lr-ratio", o.final_lr_ratio},
+      {"--warmup", o.warmup},
+      {"--clip", o.clip},
+      {"--beta1", o.adamw.beta1},
+      {"--beta2", o.adamw.beta2},
+      {"--epsilon", o.adamw.epsilon},
+      {"--weight-decay", o.adamw.weight_decay},
+      {"--optimizer", o.moments == MomentType::kF32 ? nlohmann::json() : "adamw8bit"},
+      {"--fused-update", o.fused_update},
+      {"--max-bad-steps", o.max_bad_steps},
+      {"--plan", o.plan},
+      {"--actions", o.actions},
+      {"--noise-share", o.noise_share ? nlohmann::json(*o.noise_share) : "none"},
+      {"--micro-batch", OrNull(o.micro_batch)},
+      {"--loss-chunk", o.loss_chunk},
+      {"--compute", std::string(ToText(o.compute))},
+      {"--threads", o.threads > 0 ? nlohmann::json(o.threads) : nlohmann::json()},
+      {"--metrics", o.metrics.empty() ? nlohmann::json() : nlohmann::json(o.metrics)},
+      {"--save-every", o.save_every},
+      {"--keep", o.keep},
+      {"--eval-every", o.eval_every},
+      {"--export-dtype", o.export_dtype}};
+  if (o.dist.on()) AddDistIdentity(o.dist, identity);
+  return identity;
 }
 
 std::vector<std::string> CheckResumed(const nlohmann::json& stored, const nlohmann::json& now) {

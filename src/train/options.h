@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/options.h"
 #include "kernels/matmul.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/lr_schedule.h"
@@ -27,6 +28,7 @@ struct TrainOptions {
   int64_t batch = 1;               // sequences per optimizer step
   int64_t seq = 512;
   int64_t steps = 0;
+  std::optional<int64_t> tokens;  // targets to learn from; in place of steps
   bool random_init = false;
   uint64_t seed = 0;
   bool cross_document = false;
@@ -50,6 +52,8 @@ struct TrainOptions {
   int64_t loss_chunk = 256;
   ComputeType compute = ComputeType::kF32;
   int threads = 0;  // 0: the cores this process may use
+
+  DistOptions dist;
 
   std::string metrics;
   int64_t save_every = 0;  // 0: at the end and on a signal only

@@ -1,7 +1,10 @@
 #include "train/preparation.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -9,6 +12,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/threads.h"
+#include "dist/agreement.h"
 #include "tokenizer/tokenizer.h"
 #include "train/signals.h"
 
@@ -24,6 +28,13 @@ int32_t EndOfDocument(const Tokenizer& tokenizer, const ModelConfig& config) {
   return -1;
 }
 
+// Cores for each rank: those it is bound to, or its part of those that it shares.
+int CoresOfRank(const Communicator& world) {
+  if (world.local_size() == 1) return AvailableCores();
+  const int all = static_cast<int>(std::thread::hardware_concurrency());
+  return std::min(AvailableCores(), std::max(1, all / world.local_size()));
+}
+
 void ThrowIfStopped() {
   if (StopSignal() == 0) return;
   throw UserError(ExitCode::kOk, "stopped by signal {} before the first step", StopSignal());
@@ -31,43 +42,99 @@ void ThrowIfStopped() {
 
 class Preparation {
  public:
-  explicit Preparation(const TrainOptions& options) { run_.options = options; }
+  Preparation(const TrainOptions& options, const Communicator& world) : world_(world) {
+    run_.options = options;
+  }
 
   PreparedRun Run() {
+    Together(world_, "the start", [&] { OpenRun(); });
+    ShareCheckpoint();
+    Together(world_, "the data", [&] { OpenAll(); });
+    if (NothingLeft()) return std::move(run_);
+    AgreeOnMicroBatch();
+    Together(world_, "the plan", [&] { Begin(); });
+    return std::move(run_);
+  }
+
+ private:
+  void Log(const std::string& text) { run_.reporter->Line(text); }
+
+  void OpenRun() {
     const TrainOptions& options = run_.options;
-    SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
-    run_.budget = ResolveBudget(options.memory);
+    SetNumThreads(options.threads > 0 ? options.threads : CoresOfRank(world_));
+    run_.budget = ResolveBudget(options.memory, world_.local_size());
     run_.model = std::make_unique<Model>(OpenModel(
         options.model,
         {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
         /*with_weights=*/false));
-    run_.dir = std::make_unique<RunDir>(options.out);
+    run_.dir = std::make_unique<RunDir>(options.out, world_.leader());
     CheckModelIsNotExport();
     run_.moments = std::make_unique<MomentLayout>(run_.model->graph, options.moments);
     run_.checkpoints = std::make_unique<CheckpointStore>(run_.dir->checkpoints(), run_.model->graph,
                                                          run_.model->layout, *run_.moments);
-    FindCheckpoint();
+    if (world_.leader()) {
+      // A run that is only refused need not wait for its content to be read.
+      run_.stored =
+          run_.checkpoints->FindNewest(options.resume ? Verify::kContent : Verify::kSizes,
+                                       [&](const std::string& line) { notes_.push_back(line); });
+    }
+  }
+
+  // All ranks go on from the checkpoint that the leader found.
+  void ShareCheckpoint() {
+    if (world_.alone()) return;
+    const std::string text = run_.stored ? run_.stored->dump() : "";
+    const std::string shared = world_.Broadcast(text, 0, "the checkpoint's description");
+    if (!shared.empty()) run_.stored = nlohmann::json::parse(shared);
+  }
+
+  void OpenAll() {
+    const TrainOptions& options = run_.options;
+    CheckCheckpoint();
     if (!options.random_init) OpenWeights(*run_.model);
-    run_.reporter = std::make_unique<Reporter>(run_.dir->File("train.log"), run_.budget);
+    run_.reporter = std::make_unique<Reporter>(world_.leader() ? run_.dir->File("train.log") : "",
+                                               run_.budget, !world_.leader());
+    run_.strategy = MakeStrategy(options, run_.model->graph, run_.model->layout, world_);
     Introduce();
     OpenPlanner();
     OpenData();
     HoldAgainstCheckpoint();
-    if (NothingLeft()) return std::move(run_);
+    ResolveLength();
+  }
+
+  // A token budget is a number of steps where the batch is fixed: every epoch has the same targets.
+  void ResolveLength() {
+    TrainOptions& options = run_.options;
+    RunLength length = {.steps = options.steps,
+                        .tokens = std::nullopt,
+                        .targets_per_sequence = static_cast<double>(run_.train->targets()) /
+                                                static_cast<double>(run_.train->sequences())};
+    if (options.tokens) {
+      const double step_tokens = static_cast<double>(options.batch) * length.targets_per_sequence;
+      const auto steps = static_cast<int64_t>(
+          std::ceil(static_cast<double>(*options.tokens) / step_tokens - 1e-9));
+      const bool adaptive = options.dist.mode == DistMode::kAdloco;
+      if (adaptive) length.tokens = options.tokens;
+      // Of an adaptive run that is what a batch that never grew would take.
+      length.steps = options.steps > 0 && !adaptive ? std::min(options.steps, steps) : steps;
+      options.steps = length.steps;
+    }
+    run_.strategy->set_length(length);
+  }
+
+  // From here on the run is under way.
+  void Begin() {
+    const TrainOptions& options = run_.options;
     MakePlan();
     ThrowIfStopped();
-    // From here on the run is under way.
+    if (!world_.leader()) return;
     run_.dir->WriteJson("run.json", run_.identity);
     run_.dir->WriteJson("plan.json", PlanToJson(run_.model->graph, run_.plan->chosen.plan));
     run_.dir->BeginExport();
     if (!options.metrics.empty()) {
       run_.reporter->OpenMetrics(options.metrics, run_.progress.step);
     }
-    return std::move(run_);
   }
-
- private:
-  void Log(const std::string& text) { run_.reporter->Line(text); }
 
   void CheckModelIsNotExport() {
     std::error_code ignored;
@@ -79,12 +146,9 @@ class Preparation {
         run_.options.model, run_.options.out);
   }
 
-  void FindCheckpoint() {
+  void CheckCheckpoint() {
     const TrainOptions& options = run_.options;
-    // A run that is only refused need not wait for its content to be read.
-    std::optional<nlohmann::json> found =
-        run_.checkpoints->FindNewest(options.resume ? Verify::kContent : Verify::kSizes,
-                                     [&](const std::string& line) { notes_.push_back(line); });
+    const std::optional<nlohmann::json>& found = run_.stored;
     if (options.resume && !found) {
       notes_.push_back("--resume: no complete checkpoint in " + options.out + ": starting anew");
     }
@@ -107,13 +171,27 @@ class Preparation {
           "with it, or another --out",
           options.out, run_.progress.step);
     }
-    run_.stored = std::move(found);
+    CheckMode();
     run_.checkpoints->set_best(run_.progress.best_step);
     // Before the model and the data are read: those take their time.
     for (const std::string& change :
          CheckResumed(run_.stored->at("identity").at("options"), RunIdentity(options))) {
       notes_.push_back("resumed run: " + change);
     }
+  }
+
+  // Runs that exchange gradients, or nothing, have one state, whatever their ranks; the others one
+  // a rank, which only their own kind can go on from.
+  void CheckMode() const {
+    const std::string before =
+        run_.stored->contains("dist") ? run_.stored->at("dist").at("mode") : "none or ddp";
+    const DistMode mode = run_.options.dist.mode;
+    const std::string now = run_.options.dist.local_steps() ? ToText(mode) : "none or ddp";
+    if (before == now) return;
+    throw UserError(ExitCode::kUsage,
+                    "--dist is {} here, but the checkpoint's run has {}; pass the stored value, or "
+                    "start a new run with another --out",
+                    ToText(mode), before);
   }
 
   void Introduce() {
@@ -124,6 +202,10 @@ class Preparation {
     Log(fmt::format("model {}: {}, {} layers, {:.1f}M parameters", run_.options.model,
                     model.config.model_type, model.config.layers,
                     static_cast<double>(model.graph.parameter_count()) / 1e6));
+    if (run_.options.dist.on()) {
+      Log(fmt::format("{} over {} ranks, {} on this machine", ToText(run_.options.dist.mode),
+                      world_.size(), world_.local_size()));
+    }
     for (const std::string& note : notes_) Log(note);
     for (const std::string& note : model.notes) Log("note: " + note);
   }
@@ -185,13 +267,17 @@ class Preparation {
         run_.identity[key].dump(), before.at(key).dump());
   }
 
+  bool MidRound() const {
+    return run_.stored->contains("dist") && run_.stored->at("dist").at("inner") > 0;
+  }
+
   // A run that has done all steps has still to export where a kill came in between.
   bool NothingLeft() {
     if (!run_.stored) return false;
     const TrainOptions& options = run_.options;
     const int64_t done = run_.progress.step;
-    if (done < options.steps) return false;
-    if (done > options.steps) {
+    if (!run_.strategy->Finished(run_.progress) || MidRound()) return false;
+    if (done > options.steps && !options.tokens) {
       Log(fmt::format("nothing to do: the run has done {} steps, more than --steps {}", done,
                       options.steps));
       return true;
@@ -208,6 +294,7 @@ class Preparation {
   // Whether it fits is told before the data is tokenised, which can take long.
   void OpenPlanner() {
     PlanRequest request = MakePlanRequest(run_.options, run_.model->graph);
+    request.batch = run_.strategy->PlannedBatch();
     if (run_.stored) {
       const int64_t before = run_.stored->at("micro_batch");
       if (run_.options.fused_update && !request.micro_batch && before != run_.options.batch) {
@@ -221,8 +308,12 @@ class Preparation {
       if (!request.micro_batch) request.micro_batch = before;
       ContinueCompression(request);
     }
-    run_.planner = std::make_unique<RunPlanner>(*run_.model, request);
-    const bool done = run_.stored && run_.progress.step >= run_.options.steps;
+    // Ranks that weigh encoded plans by their own data might disagree on the micro-batch.
+    if (run_.options.dist.on()) request.actions.codecs.clear();
+    request_ = request;
+    MakePlanner();
+    const bool done =
+        run_.stored && !run_.options.tokens && run_.progress.step >= run_.options.steps;
     if (!done) run_.planner->CheckFits(run_.budget);
   }
 
@@ -234,13 +325,39 @@ class Preparation {
     for (const char* flag : {"--plan", "--actions", "--noise-share", "--memory", "--micro-batch"}) {
       if (before.value(flag, nlohmann::json()) != now.at(flag)) return;
     }
-    Plan plan = PlanFromJson(run_.model->graph, run_.stored->at("plan"), "the checkpoint's plan");
+    auto plan = PlanFromJson(run_.model->graph, run_.stored->at("plan"), "the checkpoint's plan");
     plan.name = run_.stored->at("plan").at("name");
     if (EncodesAny(plan)) request.plan = std::move(plan);
   }
 
+  void MakePlanner() {
+    // A rank's last micro-batch of a step may be padded.
+    const int64_t micro = request_.micro_batch.value_or(1);
+    if (run_.options.dist.on()) request_.batch = (request_.batch + micro - 1) / micro * micro;
+    run_.planner = std::make_unique<RunPlanner>(*run_.model, request_, run_.strategy->StateBytes());
+  }
+
+  // Ranks whose memory or speed differ might choose differently; the smallest choice fits all.
+  void AgreeOnMicroBatch() {
+    if (world_.alone()) return;
+    Together(world_, "the plan", [&] { Plan(); });
+    const int64_t mine = run_.plan->chosen.plan.micro_batch;
+    const std::vector<int64_t> all = world_.AllGather(mine, "the plan");
+    const int64_t agreed = *std::min_element(all.begin(), all.end());
+    Together(world_, "the plan", [&] {
+      if (agreed == mine) return;
+      request_.micro_batch = agreed;
+      MakePlanner();
+      Plan();
+    });
+  }
+
+  void Plan() { run_.plan = std::make_unique<RunPlan>(run_.planner->Plan(run_.budget)); }
+
   void MakePlan() {
-    run_.plan = std::make_unique<RunPlan>(run_.planner->Plan(run_.budget));
+    if (!run_.plan) Plan();
+    run_.plan->predicted_tokens_per_s *=
+        static_cast<double>(run_.options.batch) / static_cast<double>(request_.batch);
     Log(Verdict(*run_.plan));
     const int64_t before = run_.stored ? run_.stored->at("micro_batch").get<int64_t>() : 0;
     const int64_t now = run_.plan->chosen.plan.micro_batch;
@@ -252,12 +369,16 @@ class Preparation {
     }
   }
 
+  const Communicator& world_;
   PreparedRun run_;
+  PlanRequest request_;
   std::vector<std::string> notes_;  // until there is a log
 };
 
 }  // namespace
 
-PreparedRun PrepareRun(const TrainOptions& options) { return Preparation(options).Run(); }
+PreparedRun PrepareRun(const TrainOptions& options, const Communicator& world) {
+  return Preparation(options, world).Run();
+}
 
 }  // namespace haversack

@@ -15,6 +15,7 @@
 #include "train/reporter.h"
 #include "train/run_dir.h"
 #include "train/run_plan.h"
+#include "train/strategy.h"
 
 namespace haversack {
 
@@ -30,13 +31,14 @@ struct PreparedRun {
   std::unique_ptr<Dataset> valid;        // none: no --valid
   std::optional<nlohmann::json> stored;  // the checkpoint that is resumed
   Progress progress;
-  nlohmann::json identity;        // options, and the content hashes of model and data
+  nlohmann::json identity;  // options, and the content hashes of model and data
+  std::unique_ptr<Strategy> strategy;
   std::unique_ptr<RunPlanner> planner;
   std::unique_ptr<RunPlan> plan;  // none: nothing is left to do
 };
 
 // Throws UserError naming what is wrong; then the run directory's files are as they were, but for
-// the log.
-PreparedRun PrepareRun(const TrainOptions& options);
+// the log. Of several ranks all fail or none.
+PreparedRun PrepareRun(const TrainOptions& options, const Communicator& world);
 
 }  // namespace haversack

@@ -64,8 +64,8 @@ uint64_t KeptMetrics(const std::string& path, int64_t last_step) {
 
 }  // namespace
 
-Reporter::Reporter(const std::string& log_path, uint64_t budget)
-    : budget_(budget), terminal_(isatty(STDERR_FILENO) != 0) {
+Reporter::Reporter(const std::string& log_path, uint64_t budget, bool silent)
+    : budget_(budget), silent_(silent), terminal_(!silent && isatty(STDERR_FILENO) != 0) {
   if (log_path.empty()) return;
   log_ = File::Update(log_path);
   log_end_ = log_.Size();
@@ -89,6 +89,7 @@ void Reporter::ClearProgress() {
 }
 
 void Reporter::Line(const std::string& text) {
+  if (silent_) return;
   ClearProgress();
   Tell(text + "\n");
   WriteLog(text);
@@ -113,18 +114,31 @@ void Reporter::WriteMetrics(const nlohmann::json& record) {
 }
 
 void Reporter::Step(const StepReport& r) {
-  WriteMetrics({{"step", r.step},
-                {"loss", r.loss ? FiniteOrNull(*r.loss) : nlohmann::json()},
-                {"tokens", r.tokens},
-                {"lr", r.lr},
-                {"grad_norm", FiniteOrNull(r.grad_norm)},
-                {"step_s", r.step_s},
-                {"tokens_per_s", r.tokens_per_s},
-                {"live_peak_bytes", r.live_peak_bytes},
-                {"predicted_peak_bytes", r.predicted_peak_bytes},
-                {"rss_peak_bytes", r.rss_peak_bytes},
-                {"plan", r.plan},
-                {"skipped", r.skipped}});
+  if (silent_) return;
+  nlohmann::json record = {{"step", r.step},
+                           {"loss", r.loss ? FiniteOrNull(*r.loss) : nlohmann::json()},
+                           {"tokens", r.tokens},
+                           {"lr", r.lr},
+                           {"grad_norm", FiniteOrNull(r.grad_norm)},
+                           {"step_s", r.step_s},
+                           {"tokens_per_s", r.tokens_per_s},
+                           {"live_peak_bytes", r.live_peak_bytes},
+                           {"predicted_peak_bytes", r.predicted_peak_bytes},
+                           {"rss_peak_bytes", r.rss_peak_bytes},
+                           {"plan", r.plan},
+                           {"skipped", r.skipped}};
+  if (r.dist) {
+    record["round"] = r.dist->round;
+    record["batch"] = r.dist->batch;
+    record["workers"] = r.dist->workers;
+    record["trainer"] = r.dist->trainer;
+    record["trainers"] = r.dist->trainers;
+    record["syncs"] = r.dist->syncs;
+    record["bytes_sent"] = r.dist->bytes_sent;
+    record["bytes_received"] = r.dist->bytes_received;
+    record["wait_s"] = r.dist->wait_s;
+  }
+  WriteMetrics(record);
   // The first step is slower than the rest; the estimate follows the recent ones.
   seconds_per_step_ = seconds_per_step_ == 0 ? r.step_s : 0.8 * seconds_per_step_ + 0.2 * r.step_s;
   const std::string loss = r.loss ? fmt::format("{:.4f}", *r.loss) : "no targets";

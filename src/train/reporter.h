@@ -11,6 +11,20 @@
 
 namespace haversack {
 
+// What a distributed run adds.
+struct DistReport {
+  int64_t round = 0;  // outer steps done before this step; ddp: the steps
+  int64_t batch = 0;  // sequences of this step, over the ranks that share it
+  int64_t workers = 1;
+  int64_t trainer = 0;   // whose step this is
+  int64_t trainers = 1;  // that there are
+  // So far, of the rank that writes.
+  int64_t syncs = 0;
+  int64_t bytes_sent = 0;
+  int64_t bytes_received = 0;
+  double wait_s = 0;
+};
+
 struct StepReport {
   int64_t step = 0;  // counted from 1
   int64_t steps = 0;
@@ -25,13 +39,14 @@ struct StepReport {
   int64_t rss_peak_bytes = 0;
   std::string plan;
   bool skipped = false;
+  std::optional<DistReport> dist;  // in distributed runs
 };
 
 class Reporter {
  public:
   // `log_path` may be empty; the log is continued where it is. Throws FileError (exit 5), as every
-  // write to the log or the metrics does.
-  Reporter(const std::string& log_path, uint64_t budget);
+  // write to the log or the metrics does. `silent`: of a run of several ranks one tells.
+  Reporter(const std::string& log_path, uint64_t budget, bool silent = false);
   ~Reporter();
 
   // Metrics go to `path` from now on. What it holds of steps 1 to `last_step` stays, all else is
@@ -59,6 +74,7 @@ class Reporter {
   File metrics_;
   uint64_t metrics_end_ = 0;
   uint64_t budget_;
+  bool silent_;
   bool terminal_;
   bool progress_shown_ = false;
   double seconds_per_step_ = 0;

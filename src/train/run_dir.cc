@@ -35,7 +35,8 @@ void RemoveLeftovers(const fs::path& folder) {
 
 }  // namespace
 
-RunDir::RunDir(std::string path) : path_(std::move(path)) {
+RunDir::RunDir(std::string path, bool leader) : path_(std::move(path)) {
+  if (!leader) return;
   std::error_code error;
   if (fs::exists(path_, error) && !fs::is_directory(path_, error)) {
     throw UserError(ExitCode::kUsage, "--out {}: is not a directory; choose another",

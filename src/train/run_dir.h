@@ -21,8 +21,9 @@ class RunDir {
  public:
   // Creates the directory, locks it until destruction, and removes what a killed run left of its
   // temporary files. Throws UserError: exit 2 where the path is no directory or another process
-  // trains into it, exit 5 where it cannot be created or written.
-  explicit RunDir(std::string path);
+  // trains into it, exit 5 where it cannot be created or written. Of the ranks of a run one is the
+  // leader; the others rely on it, and touch nothing here.
+  explicit RunDir(std::string path, bool leader = true);
 
   const std::filesystem::path& path() const { return path_; }
   std::string File(const char* name) const { return (path_ / name).string(); }

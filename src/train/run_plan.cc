@@ -58,8 +58,8 @@ MemoryBudget MeasureMemory(int64_t tokens, int64_t budget) {
 
 int64_t LeftOf(int64_t budget) { return std::max<int64_t>(0, budget - ResidentBytes()); }
 
-int64_t ResolveBudget(const std::optional<uint64_t>& memory) {
-  const int64_t free = AvailableBytes() + ResidentBytes();
+int64_t ResolveBudget(const std::optional<uint64_t>& memory, int processes) {
+  const int64_t free = AvailableBytes() / processes + ResidentBytes();
   if (!memory) return free / 10 * 9;
   const auto wanted = static_cast<int64_t>(*memory);
   if (wanted > free) {
@@ -107,9 +107,10 @@ FrontierPoint PointAt(Candidates& candidates, const PlanRequest& request, int64_
 
 }  // namespace
 
-RunPlanner::RunPlanner(const Model& model, const PlanRequest& request)
+RunPlanner::RunPlanner(const Model& model, const PlanRequest& request, int64_t shared_bytes)
     : graph_(model.graph),
       request_(request),
+      shared_bytes_(shared_bytes),
       candidates_(model.config, model.graph, model.layout, model.build, request) {
   if (const std::optional<std::string> cache = CacheFolder()) {
     profile_path_ = CostProfilePath(*cache);
@@ -133,12 +134,14 @@ void RunPlanner::CheckFits(int64_t budget) const {
   throw UserError(
       ExitCode::kBudget,
       "does not fit: --memory {} is short by {}; the smallest that fits is {}MiB (libraries and "
-      "tables {}, weights, gradients and moments {}, activations {} at micro-batch {}); raise "
+      "tables {}, {}weights, gradients and moments {}, activations {} at micro-batch {}); raise "
       "--memory, or {}{}",
       FormatBytes(budget), FormatBytes(smallest_budget_bytes() - budget),
-      smallest_budget_bytes() / kMiB, FormatBytes(overhead()), FormatBytes(smallest.state_bytes),
-      FormatBytes(smallest.schedule.arena_bytes), smallest.plan.micro_batch,
-      ChangesThatHelp(request_, smallest), OrWithAnyNoise());
+      smallest_budget_bytes() / kMiB, FormatBytes(overhead() - shared_bytes_),
+      shared_bytes_ == 0 ? ""
+                         : fmt::format("outer state and messages {}, ", FormatBytes(shared_bytes_)),
+      FormatBytes(smallest.state_bytes), FormatBytes(smallest.schedule.arena_bytes),
+      smallest.plan.micro_batch, ChangesThatHelp(request_, smallest), OrWithAnyNoise());
 }
 
 RunPlan RunPlanner::Plan(int64_t budget) {
@@ -178,6 +181,7 @@ std::optional<RunPlan> RunPlanner::TryReplan(int64_t budget) {
   RunPlan run;
   run.memory = memory_;
   run.memory.budget = budget;
+  run.shared_bytes = shared_bytes_;
   run.chosen = std::move(*chosen);
   run.predicted_peak_bytes = overhead() + run.chosen.arena_bytes();
   run.predicted_tokens_per_s =

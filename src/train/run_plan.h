@@ -35,15 +35,16 @@ MemoryBudget MeasureMemory(int64_t tokens, int64_t budget);
 // Bytes that may be taken now without passing `budget`.
 int64_t LeftOf(int64_t budget);
 
-// The budget: `memory`, or 90% of what is free. More than is free is refused with both numbers
-// (exit 2).
-int64_t ResolveBudget(const std::optional<uint64_t>& memory);
+// The budget: `memory`, or 90% of what is free for each of the `processes` of a run on this
+// machine. More than is free is refused with both numbers (exit 2).
+int64_t ResolveBudget(const std::optional<uint64_t>& memory, int processes = 1);
 
 struct RunPlan {
   Candidate chosen;
   MemoryBudget memory;
   int64_t predicted_peak_bytes = 0;
   double predicted_tokens_per_s = 0;
+  int64_t shared_bytes = 0;  // outer state and messages of a distributed run
 };
 
 // "fits: predicted peak ... of ... (plan, micro-batch), about ... tokens/s"
@@ -64,8 +65,8 @@ PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph);
 // that they are counted.
 class RunPlanner {
  public:
-  // `model` outlives this.
-  RunPlanner(const Model& model, const PlanRequest& request);
+  // `model` outlives this. `shared_bytes`: what a distributed run keeps beside the arena.
+  RunPlanner(const Model& model, const PlanRequest& request, int64_t shared_bytes = 0);
 
   // Before the data is read, which can take long: throws as Plan does.
   void CheckFits(int64_t budget) const;
@@ -101,12 +102,13 @@ class RunPlanner {
   bool Fits(int64_t budget) const;
 
  private:
-  int64_t overhead() const { return memory_.process + memory_.reserve; }
+  int64_t overhead() const { return memory_.process + memory_.reserve + shared_bytes_; }
   void Measure(int64_t budget);
   std::string OrWithAnyNoise() const;
 
   const Graph& graph_;
   PlanRequest request_;
+  int64_t shared_bytes_;
   Candidates candidates_;
   std::string profile_path_;  // empty: nowhere to keep it
   CostProfile profile_;

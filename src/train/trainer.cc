@@ -12,13 +12,19 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/process_memory.h"
+#include "dist/agreement.h"
+#include "dist/batch_size.h"
+#include "dist/gradient_order.h"
+#include "dist/mpi_link.h"
 #include "exec/arena.h"
 #include "exec/executor.h"
 #include "io/model_dir.h"
 #include "optim/adamw_optimizer.h"
 #include "train/accuracy.h"
 #include "train/evaluate.h"
+#include "train/micro_batches.h"
 #include "train/preparation.h"
+#include "train/rank_files.h"
 #include "train/signals.h"
 
 namespace haversack {
@@ -32,45 +38,60 @@ double SecondsSince(Clock::time_point start) {
 
 class Trainer {
  public:
-  explicit Trainer(const TrainOptions& options)
+  Trainer(const TrainOptions& options, const Communicator& world)
       : started_(Clock::now()),
-        run_(PrepareRun(options)),
+        world_(world),
+        run_(PrepareRun(options, world)),
         options_(run_.options),
         progress_(run_.progress),
-        saved_step_(run_.progress.step) {}
+        saved_step_(run_.progress.step),
+        together_at_(run_.progress.step - 1) {}
 
   void Run() {
     if (!run_.plan) return;
-    OpenArena();
-    CheckDisk();
+    Together(world_, "the start", [&] {
+      OpenArena();
+      CheckDisk();
+    });
     if (progress_.step == 0 || EvaluationDue()) Evaluate();
-    while (progress_.step < options_.steps && !Stopping()) {
-      Step();
+    while (!strategy_->Finished(progress_) && !Stopping()) {
+      if (!Step()) continue;
       if (EvaluationDue()) Evaluate();
       if (SaveDue()) Save();
+      together_at_ = progress_.step;
     }
     if (Stopping()) {
       Stop();
       return;
     }
-    if (progress_.bad_in_row > 0) ThrowDiverged();
-    Export();
+    Together(world_, "the export", [&] {
+      if (progress_.bad_in_row > 0) ThrowDiverged();
+      Export();
+    });
     Summarise();
   }
 
  private:
-  static bool Stopping() { return StopSignal() != 0; }
-  bool Due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
-  bool Last() const { return progress_.step == options_.steps; }
+  // Of several ranks none stops by itself: the stop is agreed on before a step.
+  bool Stopping() const { return world_.alone() ? StopSignal() != 0 : stop_agreed_; }
+  // Whether a multiple of `every` was reached since all ranks were last at one point.
+  bool Due(int64_t every) const {
+    return every > 0 && progress_.step / every > together_at_ / every;
+  }
+  bool Last() const { return strategy_->Finished(progress_); }
   bool SaveDue() const { return Last() || Stopping() || Due(options_.save_every); }
   bool EvaluationDue() const {
     return (Last() || Due(options_.eval_every)) && progress_.evaluated_step != progress_.step;
   }
   void Log(const std::string& text) { run_.reporter->Line(text); }
+  void TellNotes() {
+    for (const std::string& note : strategy_->TakeNotes()) Log(note);
+  }
 
   void OpenArena() {
     const Model& model = *run_.model;
     const ParamLayout& layout = model.layout;
+    strategy_ = run_.strategy.get();
     // Measuring what compression costs may take more than the plan that comes of it.
     const bool calibrates = NeedsCalibration(run_);
     arena_ = std::make_unique<Arena>(calibrates ? run_.plan->memory.arena()
@@ -85,6 +106,13 @@ class Trainer {
     const int64_t state_bytes = arena_->used();
     std::byte* region = arena_->Take("schedule", arena_->bytes() - state_bytes);
     arena_->FaultIn(0, state_bytes);
+    const int64_t shared_bytes = strategy_->StateBytes();
+    std::byte* shared = nullptr;
+    if (shared_bytes > 0) {
+      shared_arena_ = std::make_unique<Arena>(shared_bytes);
+      shared = shared_arena_->Take("outer state and messages", shared_bytes);
+      shared_arena_->FaultIn(0, shared_arena_->bytes());
+    }
     if (run_.stored) {
       run_.checkpoints->LoadState(progress_.step, state_);
       Log(fmt::format("resumed after step {}", progress_.step));
@@ -103,8 +131,19 @@ class Trainer {
                     "evaluation needs {} bytes, a step {}", evaluation_.arena_bytes,
                     schedule_bytes);
     executor_ = std::make_unique<Executor>(model.graph, layout, state_, region, schedule_bytes);
-    optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, *run_.moments, state_,
-                                                  options_.adamw);
+    PlanMicroBatches();
+    strategy_->Open({.state = state_,
+                     .memory = shared,
+                     .micro_batch = chosen.plan.micro_batch,
+                     .probe_loss = [this] { return ProbeLoss(); }});
+    run_.checkpoints->set_rank_bytes(strategy_->RankFileBytes() * world_.size());
+    if (run_.stored && run_.stored->contains("dist")) {
+      strategy_->Restore(run_.checkpoints->Path(progress_.step), run_.stored->at("dist"),
+                         progress_);
+      TellNotes();
+    }
+    optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, *run_.moments,
+                                                  state_, options_.adamw);
     lr_ = {.shape = options_.schedule,
            .peak = options_.lr,
            .final_ratio = options_.final_lr_ratio,
@@ -136,8 +175,35 @@ class Trainer {
     if (run_.stored) run_.checkpoints->LoadState(progress_.step, state_);
   }
 
+  void PlanMicroBatches() {
+    const Model& model = *run_.model;
+    const Candidate& chosen = run_.plan->chosen;
+    micro_batches_ = std::make_unique<MicroBatches>(chosen.schedule);
+    if (strategy_->overlaps()) {
+      complete_from_ = CompleteFrom(model.graph, model.layout, chosen.schedule);
+    }
+    if (options_.dist.mode != DistMode::kAdloco) return;
+    for (const int64_t size : PlannedSizes(chosen.plan.micro_batch - 1)) {
+      Schedule schedule = Lower(model.graph, chosen.plan, {.sequences = size, .seq = options_.seq},
+                                chosen.schedule.mode);
+      if (schedule.arena_bytes > chosen.schedule.arena_bytes) continue;
+      micro_batches_->AddSmaller(std::move(schedule));
+    }
+  }
+
+  // On the first micro-batch of the held-out data, or of the training data where there are none.
+  double ProbeLoss() {
+    const Dataset& data = run_.valid ? *run_.valid : *run_.train;
+    Batch batch;
+    data.FillInOrder(0, evaluation_.shape.sequences, batch);
+    double loss_sum = 0;
+    executor_->Run(evaluation_, ViewOf(batch, 1, &loss_sum), false);
+    return loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_targets));
+  }
+
   // A full disk should show now, not after hours of work.
   void CheckDisk() {
+    if (!world_.leader()) return;
     const int64_t left = options_.steps - progress_.step;
     if (left == 0) return;
     const CheckpointStore& checkpoints = *run_.checkpoints;
@@ -165,7 +231,8 @@ class Trainer {
   // A signal ends it without a result; the resumed run does it again.
   void Evaluate() {
     if (!run_.valid) return;
-    const Evaluation result = haversack::Evaluate(*run_.valid, evaluation_, *executor_, Stopping);
+    const Evaluation result = haversack::Evaluate(
+        *run_.valid, evaluation_, *executor_, strategy_->replicas(), [&] { return Stopping(); });
     if (!result.complete) return;
     const double loss = result.loss();
     run_.reporter->Evaluation(progress_.step, loss, result.tokens);
@@ -188,43 +255,70 @@ class Trainer {
   }
 
   // One optimizer step. Gradients are those of the loss summed over all valid targets of the batch,
-  // divided by their number.
-  void Step() {
+  // divided by their number. Returns whether all ranks are at one point now.
+  bool Step() {
     const auto start = Clock::now();
-    const int64_t micro = run_.plan->chosen.plan.micro_batch;
-    const int64_t count = options_.batch / micro;
-    batches_.resize(count);
-    int64_t valid = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      run_.train->Fill(progress_.cursor + i * micro, micro, batches_[i]);
-      valid += batches_[i].valid_targets;
+    const int64_t mine = micro_batches_->Draw(*run_.train, strategy_->Share(progress_));
+    const StepTerms terms = strategy_->Agree(progress_, mine, StopSignal() != 0);
+    if (terms.stop) {
+      stop_agreed_ = true;
+      return false;
     }
-    const double lr = lr_.At(progress_.step);
+    const double lr = strategy_->Rate(lr_, progress_);
     StepReport report = {.step = progress_.step + 1,
                          .steps = options_.steps,
                          .loss = std::nullopt,
-                         .tokens = valid,
+                         .tokens = terms.targets,
                          .lr = lr,
-                         .plan = run_.plan->chosen.plan.name};
-    if (valid > 0) {
-      Learn(lr, valid, report);
+                         .plan = run_.plan->chosen.plan.name,
+                         .dist = std::nullopt};
+    if (terms.targets > 0) {
+      Learn(lr, terms.targets, report);
     }
-    progress_.step += 1;
-    progress_.cursor += options_.batch;
     report.step_s = SecondsSince(start);
     report.tokens_per_s = static_cast<double>(options_.batch * options_.seq) / report.step_s;
-    report.live_peak_bytes = run_.plan->chosen.state_bytes + executor_->peak_bytes();
+    report.live_peak_bytes =
+        run_.plan->chosen.state_bytes + strategy_->StateBytes() + executor_->peak_bytes();
     report.predicted_peak_bytes = run_.plan->predicted_peak_bytes;
     report.rss_peak_bytes = PeakResidentBytes();
-    run_.reporter->Step(report);
+    std::vector<StepReport> reports;
+    const bool together = strategy_->EndStep(progress_, report, reports);
+    for (StepReport& done : reports) run_.reporter->Step(done);
+    TellNotes();
     train_seconds_ += report.step_s;
     train_steps_ += 1;
-    StopIfDiverged();
+    if (together) StopIfDiverged();
+    return together;
+  }
+
+  // Gradients, and the sum of the losses, of this rank's micro-batches; of all ranks' where the
+  // strategy joins them.
+  void Backpropagate(int64_t valid, const Executor::UpdateParam& update, double& loss_sum) {
+    const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
+    std::vector<MicroStep>& steps = micro_batches_->steps();
+    if (steps.empty()) std::fill_n(state_.grads, run_.model->layout.total, 0.0f);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const bool last = i + 1 == steps.size();
+      if (last && strategy_->overlaps()) {
+        strategy_->BeginReduce();
+        executor_->set_observer([&](const Schedule& of, const Instr& instr, double) {
+          strategy_->Advance(complete_from_[&instr - of.instrs.data()]);
+        });
+      }
+      const MicroStep& step = steps[i];
+      MicroBatch batch = ViewOf(step.batch, scale, &loss_sum);
+      batch.seed = options_.seed;
+      batch.sample = step.cursor;
+      executor_->Run(*step.schedule, batch, i > 0, update);
+      strategy_->EndMicroBatch(step.sequences, step.batch.valid_targets, valid);
+    }
+    executor_->set_observer(nullptr);
+    if (steps.empty()) strategy_->BeginReduce();
+    strategy_->Reduce(progress_, loss_sum);
   }
 
   void Learn(double lr, int64_t valid, StepReport& report) {
     double loss_sum = 0;
-    const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
     double squared_norm = 0;
     bool updated = false;
     const Executor::UpdateParam update = [&](ParamId param, const float* grad) {
@@ -234,12 +328,7 @@ class Trainer {
       updated = true;
     };
     if (options_.fused_update) optimizer_->Begin(progress_.updates + 1, lr, 1);
-    for (size_t i = 0; i < batches_.size(); ++i) {
-      MicroBatch batch = ViewOf(batches_[i], scale, &loss_sum);
-      batch.seed = options_.seed;
-      batch.sample = progress_.cursor + i * run_.plan->chosen.plan.micro_batch;
-      executor_->Run(run_.plan->chosen.schedule, batch, i > 0, update);
-    }
+    Backpropagate(valid, update, loss_sum);
     report.grad_norm = options_.fused_update ? std::sqrt(squared_norm)
                                              : GradientNorm(run_.model->layout, state_.grads);
     report.loss = loss_sum / static_cast<double>(valid);
@@ -254,15 +343,14 @@ class Trainer {
     }
     progress_.bad_in_row = 0;
     progress_.updates += 1;
-    progress_.tokens += valid;
-    last_train_loss_ = *report.loss;
     if (options_.fused_update) return;
     optimizer_->Begin(progress_.updates, lr, ClipFactor(report.grad_norm, options_.clip));
     optimizer_->UpdateAll();
   }
 
   void StopIfDiverged() {
-    if (progress_.bad_in_row >= options_.max_bad_steps) ThrowDiverged();
+    if (progress_.bad_in_row < options_.max_bad_steps) return;
+    Together(world_, "the end", [&] { ThrowDiverged(); });
   }
 
   [[noreturn]] void ThrowDiverged() const {
@@ -289,16 +377,43 @@ class Trainer {
       return;
     }
     const bool best = MarkBest();
-    run_.reporter->SyncMetrics();
-    run_.checkpoints->Save({{"format", 1},
-                            {"step", progress_.step},
-                            {"progress", ToJson(progress_)},
-                            {"identity", run_.identity},
-                            {"micro_batch", run_.plan->chosen.plan.micro_batch},
-                            {"plan", PlanToJson(run_.model->graph, run_.plan->chosen.plan)},
-                            {"config", run_.model->config.json}},
-                           state_, options_.keep, best);
-    saved_step_ = progress_.step;
+    const nlohmann::json shared = strategy_->SaveInfo(progress_);
+    const int64_t step = progress_.step;
+    const auto leader = [&](const std::function<void()>& work) {
+      Together(world_, "the checkpoint", [&] {
+        if (world_.leader()) work();
+      });
+    };
+    leader([&] {
+      run_.reporter->SyncMetrics();
+      run_.checkpoints->Begin(step, state_, options_.keep);
+    });
+    std::vector<std::string> files;
+    if (!shared.is_null()) {
+      try {
+        Together(world_, "the checkpoint",
+                 [&] { strategy_->SaveRank(run_.checkpoints->Writing(step)); });
+      } catch (...) {
+        if (world_.leader()) run_.checkpoints->Discard(step);
+        throw;
+      }
+      for (int r = 0; r < world_.size(); ++r) files.push_back(RankFileName(r));
+    }
+    leader([&] { WriteCheckpoint(shared, best, files); });
+    saved_step_ = step;
+  }
+
+  void WriteCheckpoint(const nlohmann::json& shared, bool best,
+                       const std::vector<std::string>& files) {
+    nlohmann::json info = {{"format", 1},
+                           {"step", progress_.step},
+                           {"progress", ToJson(progress_)},
+                           {"identity", run_.identity},
+                           {"micro_batch", run_.plan->chosen.plan.micro_batch},
+                           {"plan", PlanToJson(run_.model->graph, run_.plan->chosen.plan)},
+                           {"config", run_.model->config.json}};
+    if (!shared.is_null()) info["dist"] = shared;
+    run_.checkpoints->Finish(info, state_, options_.keep, best, files);
   }
 
   void Stop() {
@@ -309,10 +424,13 @@ class Trainer {
                              : saved_step_ == 0 ? "there is no checkpoint yet"
                              : Last()           ? "--resume exports the model"
                                                 : "--resume goes on from there";
-    Log(fmt::format("stopped by signal {} after step {}; {}", StopSignal(), progress_.step, next));
+    const std::string why =
+        StopSignal() != 0 ? fmt::format("signal {}", StopSignal()) : "another rank's signal";
+    Log(fmt::format("stopped by {} after step {}; {}", why, progress_.step, next));
   }
 
   void Export() {
+    if (!world_.leader()) return;
     ExportModel(run_.model->graph, run_.model->layout, run_.model->config, state_.weights,
                 options_.model, options_.export_dtype, run_.dir->model());
     run_.dir->EndExport(progress_.step, options_.export_dtype);
@@ -336,29 +454,65 @@ class Trainer {
   }
 
   Clock::time_point started_;
+  Communicator world_;
   PreparedRun run_;
   const TrainOptions& options_;
   Progress& progress_;
   int64_t saved_step_;  // the newest checkpoint's; 0: none
 
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Arena> shared_arena_;  // what the strategy keeps
+  Strategy* strategy_ = nullptr;
+  bool stop_agreed_ = false;
+  int64_t together_at_;                 // the step at which all ranks were last at one point
+  std::vector<int64_t> complete_from_;  // see CompleteFrom
   ModelState state_;
   Schedule evaluation_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<AdamWOptimizer> optimizer_;
   LrSchedule lr_;
 
-  std::vector<Batch> batches_;
-  std::optional<double> first_loss_, last_loss_, last_train_loss_;
+  std::unique_ptr<MicroBatches> micro_batches_;
+  std::optional<double> first_loss_, last_loss_;
   double train_seconds_ = 0;
   int64_t train_steps_ = 0;
 };
 
 }  // namespace
 
+namespace {
+
+// A rank that fails by itself takes the others with it: they may be waiting for it.
+void TrainTogether(const TrainOptions& options, const Communicator& world) {
+  const auto give_up = [&](const char* message, ExitCode code) {
+    std::fputs(fmt::format("haversack: {}\n", message).c_str(), stderr);
+    std::fflush(stderr);
+    world.Abort(code);
+  };
+  try {
+    Trainer(options, world).Run();
+    world.Barrier("the end of the run");
+  } catch (const AgreedFailure&) {
+    throw;
+  } catch (const UserError& error) {
+    give_up(error.what(), error.code());
+  } catch (const std::exception& error) {
+    give_up(fmt::format("bug: {}; please report it with the command line", error.what()).c_str(),
+            ExitCode::kBug);
+  }
+}
+
+}  // namespace
+
 void Train(const TrainOptions& options) {
+  if (!options.dist.on()) {
+    InstallStopSignals();
+    return Trainer(options, Communicator()).Run();
+  }
+  const Communicator world(OpenMpiLink(), {.deadline_seconds = options.dist.deadline_seconds});
   InstallStopSignals();
-  Trainer(options).Run();
+  if (world.alone()) return Trainer(options, world).Run();
+  TrainTogether(options, world);
 }
 
 }  // namespace haversack

@@ -6,7 +6,8 @@
 namespace haversack {
 
 // Runs to the end, or to a signal (then a checkpoint is saved and nothing is exported). Throws
-// UserError with the exit code of what went wrong.
+// UserError with the exit code of what went wrong. With --dist every rank of the run calls it; a
+// lost peer, and what goes wrong on one rank while others compute, ends the process and all ranks.
 void Train(const TrainOptions& options);
 
 }  // namespace haversack
