@@ -89,10 +89,7 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
   CheckTrainOptions(options);
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
-  const Model model = OpenModel(
-      options.model,
-      {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
-      false);
+  const Model model = OpenModel(options.model, options.build(), false);
   const int64_t budget = ResolveBudget(options.memory);
   RunPlanner planner(model, MakePlanRequest(options, model.graph));
   if (json && !planner.Fits(budget)) {
@@ -136,9 +133,10 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   fmt::print("  activations and scratch {} at micro-batch {}\n",
              FormatBytes(run.chosen.schedule.arena_bytes), run.chosen.plan.micro_batch);
   if (EncodesAny(run.chosen.plan)) {
-    fmt::print("  compression: about {:.2f}% of the gradient's sampling variance, by typical values; "
-               "`train` measures it\n",
-               100 * run.chosen.noise_share);
+    fmt::print(
+        "  compression: about {:.2f}% of the gradient's sampling variance, by typical values; "
+        "`train` measures it\n",
+        100 * run.chosen.noise_share);
   }
   PrintTable(planner.Table(run), micro_batches);
   PrintFrontier(frontier);

@@ -1,6 +1,7 @@
 #include "train/options.h"
 
 #include <map>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -20,19 +21,20 @@ enum class OnChange {
 // Flags that are not listed here are refused.
 const std::map<std::string, OnChange>& Rules() {
   static const std::map<std::string, OnChange> rules = {
-      {"--model", OnChange::kByContent},     {"--data", OnChange::kByContent},
-      {"--valid", OnChange::kHonour},        {"--memory", OnChange::kHonour},
-      {"--steps", OnChange::kHonour},        {"--lr", OnChange::kHonour},
-      {"--schedule", OnChange::kHonour},     {"--final-lr-ratio", OnChange::kHonour},
-      {"--warmup", OnChange::kHonour},       {"--clip", OnChange::kHonour},
-      {"--beta1", OnChange::kHonour},        {"--beta2", OnChange::kHonour},
-      {"--epsilon", OnChange::kHonour},      {"--weight-decay", OnChange::kHonour},
-      {"--plan", OnChange::kHonour},         {"--micro-batch", OnChange::kKeep},
-      {"--actions", OnChange::kHonour},      {"--noise-share", OnChange::kHonour},
-      {"--threads", OnChange::kHonour},      {"--fused-update", OnChange::kHonour},
-      {"--metrics", OnChange::kHonour},      {"--save-every", OnChange::kHonour},
-      {"--keep", OnChange::kHonour},         {"--eval-every", OnChange::kHonour},
-      {"--export-dtype", OnChange::kHonour}, {"--max-bad-steps", OnChange::kHonour}};
+      {"--model", OnChange::kByContent},       {"--data", OnChange::kByContent},
+      {"--valid", OnChange::kHonour},          {"--memory", OnChange::kHonour},
+      {"--steps", OnChange::kHonour},          {"--lr", OnChange::kHonour},
+      {"--schedule", OnChange::kHonour},       {"--final-lr-ratio", OnChange::kHonour},
+      {"--warmup", OnChange::kHonour},         {"--clip", OnChange::kHonour},
+      {"--beta1", OnChange::kHonour},          {"--beta2", OnChange::kHonour},
+      {"--epsilon", OnChange::kHonour},        {"--weight-decay", OnChange::kHonour},
+      {"--plan", OnChange::kHonour},           {"--micro-batch", OnChange::kKeep},
+      {"--actions", OnChange::kHonour},        {"--noise-share", OnChange::kHonour},
+      {"--low-rank-scale", OnChange::kHonour}, {"--threads", OnChange::kHonour},
+      {"--fused-update", OnChange::kHonour},   {"--metrics", OnChange::kHonour},
+      {"--save-every", OnChange::kHonour},     {"--keep", OnChange::kHonour},
+      {"--eval-every", OnChange::kHonour},     {"--export-dtype", OnChange::kHonour},
+      {"--max-bad-steps", OnChange::kHonour}};
   return rules;
 }
 
@@ -49,6 +51,10 @@ std::string Shown(const std::string& flag, const nlohmann::json& value) {
   if (flag == "--memory") return FormatBytes(value.get<uint64_t>());
   return value.dump();
 }
+
+// As published: CompAct redraws often, PRAC's principal directions move slowly.
+constexpr int64_t kCompactRefresh = 50;
+constexpr int64_t kPracRefresh = 500;
 
 template <typename T>
 nlohmann::json OrNull(const std::optional<T>& value) {
@@ -72,7 +78,25 @@ ComputeType ResolveComputeType(const std::string& text) {
   return ComputeType::kBF16;
 }
 
+BuildOptions TrainOptions::build() const {
+  BuildOptions build = {
+      .positions = seq, .loss_chunk = loss_chunk, .compute = compute, .low_rank = low_rank};
+  build.low_rank.seed = seed;
+  return build;
+}
+
+ProjectionOptions TrainOptions::projections() const {
+  const bool compact = low_rank.method == LowRankMethod::kCompact;
+  return {.refresh = refresh.value_or(compact ? kCompactRefresh : kPracRefresh),
+          .scale = low_rank_scale,
+          .moments = moment_rule};
+}
+
 nlohmann::json RunIdentity(const TrainOptions& o) {
+  const bool low_rank = o.low_rank.method != LowRankMethod::kNone;
+  const auto if_low_rank = [&](nlohmann::json value) {
+    return low_rank ? std::move(value) : nlohmann::json();
+  };
   return {{"--model", o.model},
           {"--data", o.data},
           {"--valid", o.valid},
@@ -93,6 +117,14 @@ nlohmann::json RunIdentity(const TrainOptions& o) {
           {"--epsilon", o.adamw.epsilon},
           {"--weight-decay", o.adamw.weight_decay},
           {"--optimizer", o.moments == MomentType::kF32 ? nlohmann::json() : "adamw8bit"},
+          {"--method", if_low_rank(ToText(o.low_rank.method))},
+          {"--rank", if_low_rank(OrNull(o.low_rank.rank))},
+          {"--rank-ratio",
+           if_low_rank(o.low_rank.rank ? nlohmann::json() : nlohmann::json(o.low_rank.ratio()))},
+          {"--projection", o.low_rank.orthonormal ? "orthonormal" : nlohmann::json()},
+          {"--refresh", if_low_rank(o.projections().refresh)},
+          {"--low-rank-scale", if_low_rank(o.low_rank_scale)},
+          {"--moments", if_low_rank(ToText(o.moment_rule))},
           {"--fused-update", o.fused_update},
           {"--max-bad-steps", o.max_bad_steps},
           {"--plan", o.plan},

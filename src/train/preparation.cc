@@ -37,10 +37,8 @@ class Preparation {
     const TrainOptions& options = run_.options;
     SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
     run_.budget = ResolveBudget(options.memory);
-    run_.model = std::make_unique<Model>(OpenModel(
-        options.model,
-        {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
-        /*with_weights=*/false));
+    run_.model =
+        std::make_unique<Model>(OpenModel(options.model, options.build(), /*with_weights=*/false));
     run_.dir = std::make_unique<RunDir>(options.out);
     CheckModelIsNotExport();
     run_.moments = std::make_unique<MomentLayout>(run_.model->graph, options.moments);

@@ -75,13 +75,7 @@ class Trainer {
     const bool calibrates = NeedsCalibration(run_);
     arena_ = std::make_unique<Arena>(calibrates ? run_.plan->memory.arena()
                                                 : run_.plan->chosen.arena_bytes());
-    const auto take = [&](const char* name, int64_t bytes) {
-      return reinterpret_cast<float*>(arena_->Take(name, bytes));
-    };
-    state_.weights = take("weights", layout.bytes());
-    if (!options_.fused_update) state_.grads = take("gradients", layout.bytes());
-    state_.m = take("first moments", run_.moments->bytes());
-    state_.v = take("second moments", run_.moments->bytes());
+    state_ = TakeModelState(*arena_, layout, run_.moments.get(), !options_.fused_update);
     const int64_t state_bytes = arena_->used();
     std::byte* region = arena_->Take("schedule", arena_->bytes() - state_bytes);
     arena_->FaultIn(0, state_bytes);
@@ -104,7 +98,7 @@ class Trainer {
                     schedule_bytes);
     executor_ = std::make_unique<Executor>(model.graph, layout, state_, region, schedule_bytes);
     optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, *run_.moments, state_,
-                                                  options_.adamw);
+                                                  options_.adamw, options_.projections());
     lr_ = {.shape = options_.schedule,
            .peak = options_.lr,
            .final_ratio = options_.final_lr_ratio,
@@ -116,10 +110,12 @@ class Trainer {
   // The moments are zero before the first step, so their memory can hold two gradients; a resumed
   // run reads them again. 8-bit moments are too small: then the end of the region serves.
   void Calibrate(std::byte* region, int64_t region_bytes) {
-    const int64_t bytes = run_.model->layout.bytes();
+    const int64_t bytes = run_.model->layout.grad_bytes();
     AccuracyMemory memory = {.weights = state_.weights,
                              .first = state_.m,
                              .second = state_.v,
+                             .basis = state_.basis,
+                             .workspace = state_.workspace,
                              .region = region,
                              .region_bytes = region_bytes};
     const bool small = run_.moments->bytes() < bytes;
@@ -127,7 +123,7 @@ class Trainer {
       memory.region_bytes = std::max<int64_t>(0, (region_bytes - 2 * bytes) / 64 * 64);
       memory.beyond_bytes = 2 * bytes;
       memory.first = reinterpret_cast<float*>(region + memory.region_bytes);
-      memory.second = memory.first + run_.model->layout.total;
+      memory.second = memory.first + run_.model->layout.grad_total;
     }
     FitPlanToAccuracy(run_, memory);
     if (small) return;
@@ -227,18 +223,19 @@ class Trainer {
     const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
     double squared_norm = 0;
     bool updated = false;
-    const Executor::UpdateParam update = [&](ParamId param, const float* grad) {
-      squared_norm += SquaredNorm(grad, run_.model->graph.params[param].count());
+    const Executor::UpdateParam update = [&](ParamId param, float* grad) {
+      squared_norm += SquaredNorm(grad, run_.model->graph.params[param].gradient_count());
       if (!std::isfinite(squared_norm) || !std::isfinite(loss_sum)) return;
       optimizer_->Update(param, grad);
       updated = true;
     };
     if (options_.fused_update) optimizer_->Begin(progress_.updates + 1, lr, 1);
+    const Executor::RefreshProjection refresh = BeginProjections();
     for (size_t i = 0; i < batches_.size(); ++i) {
       MicroBatch batch = ViewOf(batches_[i], scale, &loss_sum);
       batch.seed = options_.seed;
       batch.sample = progress_.cursor + i * run_.plan->chosen.plan.micro_batch;
-      executor_->Run(run_.plan->chosen.schedule, batch, i > 0, update);
+      executor_->Run(run_.plan->chosen.schedule, batch, i > 0, update, i == 0 ? refresh : nullptr);
     }
     report.grad_norm = options_.fused_update ? std::sqrt(squared_norm)
                                              : GradientNorm(run_.model->layout, state_.grads);
@@ -259,6 +256,20 @@ class Trainer {
     if (options_.fused_update) return;
     optimizer_->Begin(progress_.updates, lr, ClipFactor(report.grad_norm, options_.clip));
     optimizer_->UpdateAll();
+  }
+
+  // Moves to the projections of this step. Where they are new ones, what makes them in the step's
+  // first micro-batch.
+  Executor::RefreshProjection BeginProjections() {
+    if (run_.model->graph.projections.empty()) return nullptr;
+    const int64_t epoch = options_.projections().EpochOf(progress_.updates);
+    executor_->set_projection_epoch(epoch);
+    const int64_t before = progress_.projection_epoch.value_or(-1);
+    if (before == epoch) return nullptr;
+    progress_.projection_epoch = epoch;
+    return [this, before, epoch](int index, const float* x, int64_t tokens) {
+      optimizer_->RefreshProjection(index, before, epoch, x, tokens);
+    };
   }
 
   void StopIfDiverged() {
