@@ -60,7 +60,7 @@ class LowRankPass {
       mapped_[node.outputs[o]] = outputs[o];
       builder_.Pack(outputs[o], graph_.values[node.outputs[o]].pieces);
     }
-    if (Projectable(node.outputs[0])) Project(node.outputs[0]);
+    if (!node.outputs.empty() && Projectable(node.outputs[0])) Project(node.outputs[0]);
   }
 
   void Project(ValueId v) {
