@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "io/model.h"
+#include "train/low_rank_report.h"
 #include "train/run_plan.h"
 
 namespace haversack {
@@ -106,6 +107,9 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   const int64_t tokens = run.chosen.plan.micro_batch * options.seq;
   const auto micro_batches =
       static_cast<double>(options.batch) / static_cast<double>(run.chosen.plan.micro_batch);
+  const nlohmann::json low_rank = model.graph.projections.empty()
+                                      ? nlohmann::json()
+                                      : LowRankToJson(model.graph, run.chosen.plan, options);
   if (json) {
     fmt::print("{}\n",
                nlohmann::json({{"fits", true},
@@ -118,6 +122,7 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
                                {"smallest_budget_bytes", planner.smallest_budget_bytes()},
                                {"noise_share", run.chosen.noise_share},
                                {"table", ToJson(planner.Table(run), micro_batches)},
+                               {"low_rank", low_rank},
                                {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
                                {"frontier", ToJson(frontier)}})
                    .dump());
@@ -130,6 +135,9 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
       TrainingState(model.layout, MomentLayout(model.graph, options.moments), options.fused_update);
   fmt::print("  weights {}, gradients {}, moments {}\n", FormatBytes(state.weights),
              FormatBytes(state.gradients), FormatBytes(state.moments));
+  for (const std::string& line : DescribeLowRank(model.graph, run.chosen.plan, options)) {
+    fmt::print("  {}\n", line);
+  }
   fmt::print("  activations and scratch {} at micro-batch {}\n",
              FormatBytes(run.chosen.schedule.arena_bytes), run.chosen.plan.micro_batch);
   if (EncodesAny(run.chosen.plan)) {

@@ -10,6 +10,7 @@
 #include "base/machine.h"
 #include "base/threads.h"
 #include "tokenizer/tokenizer.h"
+#include "train/low_rank_report.h"
 #include "train/signals.h"
 
 namespace haversack {
@@ -240,6 +241,10 @@ class Preparation {
   void MakePlan() {
     run_.plan = std::make_unique<RunPlan>(run_.planner->Plan(run_.budget));
     Log(Verdict(*run_.plan));
+    for (const std::string& line :
+         DescribeLowRank(run_.model->graph, run_.plan->chosen.plan, run_.options)) {
+      Log(line);
+    }
     const int64_t before = run_.stored ? run_.stored->at("micro_batch").get<int64_t>() : 0;
     const int64_t now = run_.plan->chosen.plan.micro_batch;
     if (run_.stored && now != before) {
