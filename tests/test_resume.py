@@ -38,6 +38,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "accumulation": {"batch": 4, "micro_batch": 1},
     "best": {"valid": "valid.txt", "eval_every": 2, "keep": 1},
     "8-bit moments": {"optimizer": "adamw8bit"},
+    "low rank": {"method": "compact", "rank_ratio": 0.25, "refresh": 3},
+    "low rank, fused": {
+        "method": "compact",
+        "rank": 8,
+        "refresh": 2,
+        "moments": "reset",
+        "fused_update": "true",
+        "clip": 0,
+    },
+    "principal": {"method": "prac-lowrank", "refresh": 3, "batch": 4, "micro_batch": 2},
+    "principal, full moments": {"method": "prac", "refresh": 3},
 }
 
 

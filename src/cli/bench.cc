@@ -62,13 +62,7 @@ class StepBench {
         tokens_(schedule_.shape, model.config.vocab, options.seed),
         moments_(model.graph, options.moments),
         arena_(plan.chosen.arena_bytes()) {
-    const auto take = [&](const char* name, int64_t bytes) {
-      return reinterpret_cast<float*>(arena_.Take(name, bytes));
-    };
-    state_.weights = take("weights", model.layout.bytes());
-    if (!options.fused_update) state_.grads = take("gradients", model.layout.bytes());
-    state_.m = take("first moments", moments_.bytes());
-    state_.v = take("second moments", moments_.bytes());
+    state_ = TakeModelState(arena_, model.layout, &moments_, !options.fused_update);
     std::byte* region = arena_.Take("schedule", schedule_.arena_bytes);
     arena_.FaultIn(0, arena_.bytes());
     if (options.random_init) {
@@ -77,7 +71,8 @@ class StepBench {
       LoadWeights(model.graph, model.layout, *model.files, state_.weights);
     }
     executor_.emplace(model.graph, model.layout, state_, region, schedule_.arena_bytes);
-    optimizer_.emplace(model.graph, model.layout, moments_, state_, options.adamw);
+    optimizer_.emplace(model.graph, model.layout, moments_, state_, options.adamw,
+                       options.projections());
   }
 
   MeasuredStep Step() {
@@ -96,8 +91,13 @@ class StepBench {
         .loss_scale = 1.0f / static_cast<float>(options_.batch * options_.seq),
         .loss_sum = &loss};
     for (int64_t i = 0; i < micro_batches_; ++i) {
-      executor_->Run(schedule_, batch, i > 0,
-                     [&](ParamId param, const float* grad) { optimizer_->Update(param, grad); });
+      executor_->Run(
+          schedule_, batch, i > 0,
+          [&](ParamId param, float* grad) { optimizer_->Update(param, grad); },
+          steps_ > 1 || i > 0
+              ? Executor::RefreshProjection()
+              : [&](int index, const float* x,
+                    int64_t tokens) { optimizer_->RefreshProjection(index, -1, 0, x, tokens); });
     }
     if (!options_.fused_update) Update(step.profile);
     step.seconds = SecondsSince(start);
@@ -106,7 +106,7 @@ class StepBench {
 
  private:
   void Update(StepProfile& profile) {
-    const auto bytes = static_cast<double>(model_.layout.bytes());
+    const auto bytes = static_cast<double>(model_.layout.grad_bytes());
     auto start = Clock::now();
     const double norm = GradientNorm(model_.layout, state_.grads);
     profile.AddMemoryWork("gradients", "norm", bytes, SecondsSince(start));
@@ -114,7 +114,9 @@ class StepBench {
     optimizer_->Begin(steps_, options_.lr, ClipFactor(norm, options_.clip));
     optimizer_->UpdateAll();
     // Weights and two moments are read and written, gradients are read.
-    profile.AddMemoryWork("optimizer", "update", 7 * bytes, SecondsSince(start));
+    const double moved = bytes + 2 * static_cast<double>(model_.layout.bytes()) +
+                         4 * static_cast<double>(moments_.bytes());
+    profile.AddMemoryWork("optimizer", "update", moved, SecondsSince(start));
   }
 
   const TrainOptions& options_;
@@ -222,10 +224,8 @@ ExitCode BenchCommand(int argc, const char* const* argv) {
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
   CheckTrainOptions(options);
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
-  const Model model = OpenModel(
-      options.model,
-      {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
-      /*with_weights=*/!options.random_init);
+  const Model model =
+      OpenModel(options.model, options.build(), /*with_weights=*/!options.random_init);
   const int64_t budget = ResolveBudget(options.memory);
   const RunPlan plan = RunPlanner(model, MakePlanRequest(options, model.graph)).Plan(budget);
   fmt::print(stderr, "{}\n", Verdict(plan));

@@ -248,6 +248,33 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
          [&o](const std::string& text) { o.dist.lr_scaling = ParseLrScaling(text); },
          "adloco: the rate's growth with the batch (default: sqrt)")
       ->type_name("none|sqrt|linear");
+  app.option_defaults()->group("Low rank");
+  app.add_option_function<std::string>(
+         "--method", [&o](const std::string& m) { o.low_rank.method = ParseLowRankMethod(m); },
+         "what linear layers keep of their inputs for their weights' gradients: all of it, a "
+         "random "
+         "projection, or a principal and random one with full or low-rank moments")
+      ->type_name("adamw|compact|prac|prac-lowrank");
+  app.add_option("--rank", o.low_rank.rank, "columns of every projection")->check(positive);
+  app.add_option("--rank-ratio", o.low_rank.rank_ratio,
+                 "columns of a projection as a share of the value's (default: 0.25; of prac 0.6)")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option_function<std::string>(
+         "--projection",
+         [&o](const std::string& kind) { o.low_rank.orthonormal = kind == "orthonormal"; },
+         "of compact: independent entries, or orthonormal columns (default: gaussian)")
+      ->check(CLI::IsMember({"gaussian", "orthonormal"}))
+      ->type_name("gaussian|orthonormal");
+  app.add_option("--refresh", o.refresh,
+                 "optimizer steps between projections (default: 50; of prac 500)")
+      ->check(positive);
+  app.add_option("--low-rank-scale", o.low_rank_scale,
+                 "factor on the updates of projected weights: their rate is scale * lr")
+      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--moments", [&o](const std::string& rule) { o.moment_rule = ParseMomentRule(rule); },
+         "low-rank moments at a new projection (default: transfer)")
+      ->type_name("keep|reset|transfer");
 
   app.option_defaults()->group("Run");
   app.add_option("--seed", o.seed, "of the data order and of random weights")
@@ -280,6 +307,34 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   flags.AddConfig();
 }
 
+namespace {
+
+void CheckLowRank(const TrainOptions& o) {
+  const LowRankOptions& low_rank = o.low_rank;
+  const bool off = low_rank.method == LowRankMethod::kNone;
+  const bool prac = !off && low_rank.method != LowRankMethod::kCompact;
+  const auto refuse = [](const std::string& what) {
+    throw UserError(ExitCode::kUsage, "{}", what);
+  };
+  if (off && (low_rank.rank || low_rank.rank_ratio || o.refresh || low_rank.orthonormal)) {
+    refuse(
+        "--rank, --rank-ratio, --refresh and --projection need --method compact, prac or "
+        "prac-lowrank");
+  }
+  if (prac && low_rank.orthonormal) refuse("--projection is of --method compact");
+  if (prac && low_rank.rank && *low_rank.rank < 2) {
+    refuse(fmt::format("--rank 1: --method {} needs a principal and a random direction",
+                       ToText(low_rank.method)));
+  }
+  if (low_rank.rank && low_rank.rank_ratio) refuse("--rank and --rank-ratio: give one of them");
+  if (low_rank.rank_ratio == 0.0) refuse("--rank-ratio 0: nothing would be kept");
+  if (!(o.low_rank_scale > 0)) {
+    refuse(fmt::format("--low-rank-scale {}: must be positive", o.low_rank_scale));
+  }
+}
+
+}  // namespace
+
 void CheckTrainOptions(const TrainOptions& o) {
   const auto refuse = [](const std::string& what) {
     throw UserError(ExitCode::kUsage, "{}", what);
@@ -300,11 +355,15 @@ void CheckTrainOptions(const TrainOptions& o) {
   if (o.dist.on() && o.fused_update) {
     refuse("--fused-update cannot be combined with --dist: ranks exchange what it does not keep");
   }
+  if (o.dist.on() && o.low_rank.method != LowRankMethod::kNone) {
+    refuse("--method cannot be combined with --dist yet: ranks exchange gradients of full rank");
+  }
   WireFormat::Parse(o.dist.transport);
   if (!(o.dist.outer_lr >= 0) || std::isinf(o.dist.outer_lr)) {
     refuse(fmt::format("--outer-lr {}: not a learning rate", o.dist.outer_lr));
   }
   if (o.dist.outer_momentum >= 1) refuse("--outer-momentum must be below 1");
+  CheckLowRank(o);
   if (o.warmup > 0 && o.steps > 0 && o.warmup > o.steps) {
     refuse(fmt::format("--warmup {} is longer than --steps {}", o.warmup, o.steps));
   }

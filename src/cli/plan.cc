@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "io/model.h"
+#include "train/low_rank_report.h"
 #include "train/run_plan.h"
 
 namespace haversack {
@@ -89,10 +90,7 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
   CheckTrainOptions(options);
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
-  const Model model = OpenModel(
-      options.model,
-      {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
-      false);
+  const Model model = OpenModel(options.model, options.build(), false);
   const int64_t budget = ResolveBudget(options.memory);
   RunPlanner planner(model, MakePlanRequest(options, model.graph));
   if (json && !planner.Fits(budget)) {
@@ -109,6 +107,9 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   const int64_t tokens = run.chosen.plan.micro_batch * options.seq;
   const auto micro_batches =
       static_cast<double>(options.batch) / static_cast<double>(run.chosen.plan.micro_batch);
+  const nlohmann::json low_rank = model.graph.projections.empty()
+                                      ? nlohmann::json()
+                                      : LowRankToJson(model.graph, run.chosen.plan, options);
   if (json) {
     fmt::print("{}\n",
                nlohmann::json({{"fits", true},
@@ -121,6 +122,7 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
                                {"smallest_budget_bytes", planner.smallest_budget_bytes()},
                                {"noise_share", run.chosen.noise_share},
                                {"table", ToJson(planner.Table(run), micro_batches)},
+                               {"low_rank", low_rank},
                                {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
                                {"frontier", ToJson(frontier)}})
                    .dump());
@@ -133,12 +135,16 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
       TrainingState(model.layout, MomentLayout(model.graph, options.moments), options.fused_update);
   fmt::print("  weights {}, gradients {}, moments {}\n", FormatBytes(state.weights),
              FormatBytes(state.gradients), FormatBytes(state.moments));
+  for (const std::string& line : DescribeLowRank(model.graph, run.chosen.plan, options)) {
+    fmt::print("  {}\n", line);
+  }
   fmt::print("  activations and scratch {} at micro-batch {}\n",
              FormatBytes(run.chosen.schedule.arena_bytes), run.chosen.plan.micro_batch);
   if (EncodesAny(run.chosen.plan)) {
-    fmt::print("  compression: about {:.2f}% of the gradient's sampling variance, by typical values; "
-               "`train` measures it\n",
-               100 * run.chosen.noise_share);
+    fmt::print(
+        "  compression: about {:.2f}% of the gradient's sampling variance, by typical values; "
+        "`train` measures it\n",
+        100 * run.chosen.noise_share);
   }
   PrintTable(planner.Table(run), micro_batches);
   PrintFrontier(frontier);

@@ -60,14 +60,19 @@ OpArgs Executor::Bind(const Schedule& schedule, const Instr& instr, const MicroB
   const bool wants_gradients = instr.kind == InstrKind::kBackward ||
                                (node.op->is_loss() && schedule.mode != ScheduleMode::kEvaluate);
   for (size_t i = 0; i < node.params.size(); ++i) {
-    const int64_t offset = layout_.offset[node.params[i]];
-    args.param[i] = state_.weights + offset;
+    args.param[i] = state_.weights + layout_.offset[node.params[i]];
     if (!wants_gradients) continue;
     const bool transient = instr.grad_param[i] != kNoBuffer;
-    args.grad_param[i] = transient ? Address(schedule, instr.grad_param[i]) : state_.grads + offset;
+    args.grad_param[i] = transient ? Address(schedule, instr.grad_param[i])
+                                   : state_.grads + layout_.grad_offset[node.params[i]];
     args.accumulate_param[i] = instr.accumulate_param[i] || (accumulate && !transient);
   }
   args.scratch = reinterpret_cast<std::byte*>(Address(schedule, instr.scratch));
+  if (const int projection = node.op->projection(); projection >= 0) {
+    args.projection_epoch = projection_epoch_;
+    args.basis = state_.basis + layout_.basis_offset[projection];
+    args.workspace = state_.workspace;
+  }
   return args;
 }
 
@@ -140,8 +145,16 @@ double Executor::Time(const Schedule& schedule, const Instr& instr, const MicroB
   return SecondsSince(start);
 }
 
+void Executor::Refresh(const Schedule& schedule, const Instr& instr,
+                       const RefreshProjection& refresh) {
+  const bool runs = instr.kind == InstrKind::kForward || instr.kind == InstrKind::kRecompute;
+  if (!runs || graph_.nodes[instr.node].op->projection() < 0) return;
+  refresh(graph_.nodes[instr.node].op->projection(), Address(schedule, instr.in[0]),
+          schedule.shape.tokens());
+}
+
 void Executor::Run(const Schedule& schedule, const MicroBatch& batch, bool accumulate,
-                   const UpdateParam& update) {
+                   const UpdateParam& update, const RefreshProjection& refresh) {
   HAVERSACK_CHECK(static_cast<int64_t>(batch.ids.size()) == schedule.shape.tokens(),
                   "{} tokens for a schedule of {}", batch.ids.size(), schedule.shape.tokens());
   HAVERSACK_CHECK(schedule.mode != ScheduleMode::kFusedUpdate || !accumulate,
@@ -150,6 +163,7 @@ void Executor::Run(const Schedule& schedule, const MicroBatch& batch, bool accum
     const Instr& instr = schedule.instrs[i];
     if (poison_) Poison(schedule, static_cast<int>(i), true);
     const auto start = std::chrono::steady_clock::now();
+    if (refresh) Refresh(schedule, instr, refresh);
     Execute(schedule, instr, batch, accumulate, update);
     if (observer_) observer_(schedule, instr, SecondsSince(start));
     if (poison_) Poison(schedule, static_cast<int>(i), false);

@@ -1,7 +1,10 @@
 #include "exec/model_state.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "kernels/adamw_8bit.h"
+#include "kernels/low_rank_adamw.h"
 
 namespace haversack {
 namespace {
@@ -17,13 +20,23 @@ ParamLayout::ParamLayout(const Graph& graph) {
   for (const Param& param : graph.params) {
     offset.push_back(total);
     total += AlignedFloats(param.count());
+    grad_offset.push_back(grad_total);
+    grad_total += AlignedFloats(param.gradient_count());
+  }
+  for (const ProjectedValue& value : graph.projections) {
+    basis_offset.push_back(basis_total);
+    basis_total += AlignedFloats(value.spec.basis_floats());
+    workspace_total = std::max({workspace_total, AlignedFloats(LowRankScratch(value.spec)),
+                                AlignedFloats(RefreshSpace::Floats(value.spec))});
   }
 }
 
 MomentLayout::MomentLayout(const Graph& graph, MomentType type) {
   for (const Param& param : graph.params) {
-    Slot slot = {.type = param.count() < kLeast8Bit ? MomentType::kF32 : type,
-                 .count = param.count(),
+    const bool projected = param.projection >= 0;
+    const bool low_rank = projected && !graph.projections[param.projection].spec.full_moments;
+    Slot slot = {.type = projected || param.count() < kLeast8Bit ? MomentType::kF32 : type,
+                 .count = low_rank ? param.gradient_count() : param.count(),
                  .offset = total};
     if (slot.type == MomentType::kInt8) {
       slot.scales = slot.offset + AlignedFloats((slot.count + 3) / 4);
@@ -33,6 +46,23 @@ MomentLayout::MomentLayout(const Graph& graph, MomentType type) {
     }
     slots.push_back(slot);
   }
+}
+
+ModelState TakeModelState(Arena& arena, const ParamLayout& layout, const MomentLayout* moments,
+                          bool gradients) {
+  const auto take = [&](const char* name, int64_t floats) {
+    return reinterpret_cast<float*>(arena.Take(name, ParamLayout::BytesOf(floats)));
+  };
+  ModelState state;
+  state.weights = take("weights", layout.total);
+  if (gradients) state.grads = take("gradients", layout.grad_total);
+  if (moments != nullptr) {
+    state.m = take("first moments", moments->total);
+    state.v = take("second moments", moments->total);
+  }
+  state.basis = take("projections", layout.basis_total);
+  state.workspace = take("projections' workspace", layout.workspace_total);
+  return state;
 }
 
 std::vector<StateTensor> StateTensors(const Graph& graph, const ParamLayout& layout,
@@ -59,6 +89,15 @@ std::vector<StateTensor> StateTensors(const Graph& graph, const ParamLayout& lay
   };
   add_moment("m.", "m_scale.", state.m);
   add_moment("v.", "v_scale.", state.v);
+  for (size_t i = 0; i < graph.projections.size(); ++i) {
+    const ProjectedValue& projected = graph.projections[i];
+    if (projected.spec.basis_floats() == 0) continue;
+    tensors.push_back(
+        {.name = "basis." + graph.values[projected.x].name,
+         .dtype = "F32",
+         .count = projected.spec.basis_floats(),
+         .data = state.basis == nullptr ? nullptr : state.basis + layout.basis_offset[i]});
+  }
   return tensors;
 }
 

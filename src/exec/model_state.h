@@ -5,23 +5,34 @@
 #include <string>
 #include <vector>
 
+#include "exec/arena.h"
 #include "graph/graph.h"
 
 namespace haversack {
 
-// Where each parameter lies in a flat array, in floats; every parameter begins on a 64-byte
-// boundary and the padding between them stays zero.
+// Where each parameter lies in a flat array, in floats, where its gradient lies in another, and
+// where each projection keeps what it keeps from epoch to epoch; everything begins on a 64-byte
+// boundary and the padding between stays zero.
 struct ParamLayout {
-  std::vector<int64_t> offset;
+  std::vector<int64_t> offset;  // by ParamId
   int64_t total = 0;
+  std::vector<int64_t> grad_offset;  // by ParamId; as `offset` where no parameter is projected
+  int64_t grad_total = 0;
+  std::vector<int64_t> basis_offset;  // by index of Graph::projections
+  int64_t basis_total = 0;
+  int64_t workspace_total = 0;  // that one projection at a time works in
 
   explicit ParamLayout(const Graph& graph);
-  int64_t bytes() const { return total * static_cast<int64_t>(sizeof(float)); }
+  static int64_t BytesOf(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
+  int64_t bytes() const { return BytesOf(total); }
+  int64_t grad_bytes() const { return BytesOf(grad_total); }
+  int64_t projection_bytes() const { return BytesOf(basis_total + workspace_total); }
 };
 
 enum class MomentType {
   kF32,
-  kInt8,  // block-wise, kernels/adamw_8bit.h; parameters of few elements stay f32
+  kInt8,  // block-wise, kernels/adamw_8bit.h; parameters of few elements and
+          // those whose gradients are projected stay f32
 };
 
 // Where the optimizer's first moments lie in one flat array, and in the same places its second
@@ -43,11 +54,17 @@ struct MomentLayout {
 // Not owned; `grads` is null under a fused update and in evaluation, the moments are null in
 // evaluation.
 struct ModelState {
-  float* weights = nullptr;  // by ParamLayout
-  float* grads = nullptr;    // by ParamLayout
-  float* m = nullptr;        // by MomentLayout
-  float* v = nullptr;        // by MomentLayout
+  float* weights = nullptr;    // by ParamLayout
+  float* grads = nullptr;      // by ParamLayout
+  float* basis = nullptr;      // by ParamLayout; null without projections
+  float* workspace = nullptr;  // workspace_total floats
+  float* m = nullptr;          // by MomentLayout
+  float* v = nullptr;          // by MomentLayout
 };
+
+// Takes the regions of a state: moments where `moments` is given, gradients where wanted.
+ModelState TakeModelState(Arena& arena, const ParamLayout& layout, const MomentLayout* moments,
+                          bool gradients);
 
 // A tensor of the training state as a checkpoint holds it.
 struct StateTensor {

@@ -121,6 +121,10 @@ std::vector<ValueId> GraphBuilder::Apply(std::shared_ptr<const Op> op, const std
   return outputs;
 }
 
+void GraphBuilder::AddProjection(ValueId x, ValueId z, const ProjectionSpec& spec) {
+  graph_.projections.push_back({.x = x, .z = z, .spec = spec});
+}
+
 void GraphBuilder::Pack(ValueId value, std::vector<Piece> pieces) {
   graph_.values[value].pieces = std::move(pieces);
 }
@@ -132,10 +136,10 @@ Graph GraphBuilder::Build() && {
         node.op->is_loss() || std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
           return graph_.values[v].differentiable;
         });
-    for (const ValueId v : node.inputs) {
-      Value& value = graph_.values[v];
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      Value& value = graph_.values[node.inputs[i]];
       value.consumers.insert(value.consumers.begin(), n);
-      value.differentiable |= leads_to_loss;
+      value.differentiable |= leads_to_loss && static_cast<int>(i) != node.op->backward_input();
     }
     const BackwardReads reads = node.op->backward_reads();
     for (const int i : reads.inputs) graph_.values[node.inputs.at(i)].saved = true;

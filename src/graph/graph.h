@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/projection.h"
 #include "ops/op.h"
 
 namespace haversack {
@@ -65,8 +66,19 @@ struct Param {
   float init_std = 0;  // of kNormal
   bool decay = true;   // weight decay applies (not to norms and biases)
   std::vector<TensorSource> sources;
+  // Index into Graph::projections: its gradient is [rows, rank] in the space of that projection.
+  int projection = -1;
+  int64_t projected_cols = 0;  // the rank
 
   int64_t count() const { return rows * cols; }
+  int64_t gradient_count() const { return projection < 0 ? count() : rows * projected_cols; }
+};
+
+// A value that linear layers keep as z = x P for their weights' gradients.
+struct ProjectedValue {
+  ValueId x = -1;
+  ValueId z = -1;
+  ProjectionSpec spec;
 };
 
 struct Node {
@@ -82,6 +94,7 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;  // topological order; the last one is the loss
   std::vector<Param> params;
+  std::vector<ProjectedValue> projections;
   int layers = 0;
 
   int64_t parameter_count() const;
@@ -99,6 +112,8 @@ struct Graph {
 class GraphBuilder {
  public:
   ParamId AddParam(Param param);
+  // Says that value `z` is a projection of `x`.
+  void AddProjection(ValueId x, ValueId z, const ProjectionSpec& spec);
   // Adds a node and its output values, named `name` plus `.suffix` for each further output in
   // `output_suffixes`; `layer` groups nodes into blocks.
   std::vector<ValueId> Apply(std::shared_ptr<const Op> op, const std::string& name, int layer,

@@ -28,6 +28,18 @@ void AdamWSpan(float* weight, const float* grad, float* m, float* v, int64_t cou
   });
 }
 
+void DirectionSpan(const float* grad, float* m, float* v, int64_t count, const AdamWStep& step,
+                   float* direction) {
+  const AdamWLanes adamw(step);
+  ForLanes(count, [&](auto at) HAVERSACK_LANES {
+    VecF32 m_new = at.Load(m), v_new = at.Load(v);
+    adamw.Moments(at.Load(grad), m_new, v_new);
+    at.Store(m_new, m);
+    at.Store(v_new, v);
+    at.Store(adamw.Direction(m_new, v_new), direction);
+  });
+}
+
 // Four sums a lane pair, in double.
 double SquaredNormSpan(const float* x, int64_t count) {
   const hn::ScalableTag<double> d64;
@@ -60,6 +72,7 @@ HWY_AFTER_NAMESPACE();
 namespace haversack {
 
 HWY_EXPORT(AdamWSpan);
+HWY_EXPORT(DirectionSpan);
 HWY_EXPORT(SquaredNormSpan);
 
 void AdamWUpdate(float* weight, const float* grad, float* m, float* v, int64_t count,
@@ -67,6 +80,14 @@ void AdamWUpdate(float* weight, const float* grad, float* m, float* v, int64_t c
   ParallelFlat(count, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AdamWSpan)
     (weight + begin, grad + begin, m + begin, v + begin, end - begin, step);
+  });
+}
+
+void AdamWDirection(const float* grad, float* m, float* v, int64_t count, const AdamWStep& step,
+                    float* direction) {
+  ParallelFlat(count, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(DirectionSpan)
+    (grad + begin, m + begin, v + begin, end - begin, step, direction + begin);
   });
 }
 

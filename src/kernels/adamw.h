@@ -24,6 +24,11 @@ struct AdamWStep {
 void AdamWUpdate(float* weight, const float* grad, float* m, float* v, int64_t count,
                  const AdamWStep& step);
 
+// The same without the weights: direction[i] = m / (sqrt(v) / sqrt(bias_correction2) + epsilon)
+// after m and v have moved; `direction` may be `grad`.
+void AdamWDirection(const float* grad, float* m, float* v, int64_t count, const AdamWStep& step,
+                    float* direction);
+
 // Sum of squares in double, over blocks of a size that depends on `count` only, so bit-identical
 // for any number of threads. It cannot overflow: the result is finite exactly when every element
 // is.

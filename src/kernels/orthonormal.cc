@@ -78,19 +78,30 @@ void ProjectOnEarlier(float* a, int64_t rows, int64_t cols, int64_t begin, int64
        cols);
 }
 
+// Entry j of row i of the factor, from row j's and what is left of row i's entries before it.
+double FactorEntry(const double* g, int64_t n, int64_t i, int64_t j) {
+  double sum = g[i * n + j];
+  for (int64_t k = 0; k < j; ++k) sum -= g[i * n + k] * g[j * n + k];
+  return sum;
+}
+
 // Cholesky factorisation g = l l^T in place, the lower triangle; f64 throughout.
 void Cholesky(double* g, int64_t n) {
-  for (int64_t j = 0; j < n; ++j) {
-    double pivot = g[j * n + j];
-    for (int64_t k = 0; k < j; ++k) pivot -= g[j * n + k] * g[j * n + k];
-    HAVERSACK_CHECK(pivot > 0, "pivot {} of {} is {}", j, n, pivot);
-    const double root = std::sqrt(pivot);
-    g[j * n + j] = root;
-    ParallelFor(n - j - 1, /*grain=*/32, [&](int64_t begin, int64_t end) {
-      for (int64_t i = j + 1 + begin; i < j + 1 + end; ++i) {
-        double sum = g[i * n + j];
-        for (int64_t k = 0; k < j; ++k) sum -= g[i * n + k] * g[j * n + k];
-        g[i * n + j] = sum / root;
+  for (int64_t begin = 0; begin < n; begin += kPanel) {
+    const int64_t end = std::min(n, begin + kPanel);
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = begin; j < i; ++j) {
+        g[i * n + j] = FactorEntry(g, n, i, j) / g[j * n + j];
+      }
+      const double pivot = FactorEntry(g, n, i, i);
+      HAVERSACK_CHECK(pivot > 0, "pivot {} of {} is {}", i, n, pivot);
+      g[i * n + i] = std::sqrt(pivot);
+    }
+    ParallelFor(n - end, /*grain=*/32, [&](int64_t first, int64_t last) {
+      for (int64_t i = end + first; i < end + last; ++i) {
+        for (int64_t j = begin; j < end; ++j) {
+          g[i * n + j] = FactorEntry(g, n, i, j) / g[j * n + j];
+        }
       }
     });
   }

@@ -93,12 +93,17 @@ int64_t ProjectionSpec::refresh_scratch() const {
   return Align16(std::max(iteration, factor)) + 16;
 }
 
+void GaussianRows(const ProjectionSpec& spec, int64_t epoch, int64_t begin, int64_t rows,
+                  float* p) {
+  const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.rank)));
+  FillNormal(spec.Key(epoch), static_cast<uint64_t>(begin * spec.rank), rows * spec.rank, scale, p);
+}
+
 void MakeProjection(const ProjectionSpec& spec, int64_t epoch, const float* basis, float* p,
                     float* scratch) {
   const int64_t n = spec.cols, r = spec.rank, r1 = spec.principal, r2 = spec.random();
   if (!spec.stored()) {
-    FillNormal(spec.Key(epoch), 0, n * r, static_cast<float>(1 / std::sqrt(static_cast<double>(r))),
-               p);
+    GaussianRows(spec, epoch, 0, n, p);
     return;
   }
   for (int64_t row = 0; row < n; ++row) std::copy_n(basis + row * r1, r1, p + row * r);
@@ -116,11 +121,9 @@ void ForEachTile(const ProjectionSpec& spec, int64_t epoch, const float* basis, 
     body(0, spec.cols, scratch);
     return;
   }
-  const RandomKey key = spec.Key(epoch);
-  const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.rank)));
   for (int64_t begin = 0; begin < spec.cols; begin += spec.tile_rows()) {
     const int64_t rows = std::min(spec.tile_rows(), spec.cols - begin);
-    FillNormal(key, static_cast<uint64_t>(begin * spec.rank), rows * spec.rank, scale, scratch);
+    GaussianRows(spec, epoch, begin, rows, scratch);
     body(begin, rows, scratch);
   }
 }

@@ -51,6 +51,9 @@ struct ProjectionSpec {
 void ForEachTile(const ProjectionSpec& spec, int64_t epoch, const float* basis, float* scratch,
                  internal::FunctionRef<void(int64_t begin, int64_t rows, const float* p)> body);
 
+// Rows [begin, begin + rows) of a Gaussian P.
+void GaussianRows(const ProjectionSpec& spec, int64_t epoch, int64_t begin, int64_t rows, float* p);
+
 // All of P, [cols, rank]; scratch as for ForEachTile.
 void MakeProjection(const ProjectionSpec& spec, int64_t epoch, const float* basis, float* p,
                     float* scratch);

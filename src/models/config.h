@@ -10,6 +10,7 @@
 #include "base/json_fields.h"
 #include "graph/graph.h"
 #include "kernels/matmul.h"
+#include "models/low_rank.h"
 #include "ops/rope_table.h"
 
 namespace haversack {
@@ -50,6 +51,7 @@ struct BuildOptions {
   int64_t positions = 0;     // rows of the rotary table: the longest sequence
   int64_t loss_chunk = 256;  // tokens whose logits exist at once
   ComputeType compute = ComputeType::kF32;
+  LowRankOptions low_rank = {};
 };
 
 // A model family: one file in this folder and one line in family.cc.

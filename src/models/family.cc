@@ -99,7 +99,9 @@ std::vector<std::string> CheckSequenceLength(const ModelConfig& config, int64_t 
 }
 
 Graph BuildGraph(const ModelConfig& config, const BuildOptions& options) {
-  return FamilyOf(config).build(config, options);
+  Graph graph = FamilyOf(config).build(config, options);
+  if (options.low_rank.method == LowRankMethod::kNone) return graph;
+  return ApplyLowRank(graph, options.low_rank, options.compute);
 }
 
 }  // namespace haversack

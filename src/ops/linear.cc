@@ -10,8 +10,9 @@
 namespace haversack {
 
 std::string Linear::Traits() const {
-  return fmt::format("{}{}", bias_ ? ",bias" : "",
-                     matmul_.type() == ComputeType::kBF16 ? ",bf16" : "");
+  return fmt::format("{}{}{}", bias_ ? ",bias" : "",
+                     matmul_.type() == ComputeType::kBF16 ? ",bf16" : "",
+                     rank_ > 0 ? fmt::format(",rank {}", rank_) : "");
 }
 
 std::string Linear::signature() const {
@@ -24,7 +25,8 @@ size_t Linear::forward_scratch(const BatchShape& shape) const {
 
 size_t Linear::backward_scratch(const BatchShape& shape) const {
   const int64_t tokens = shape.tokens();
-  return std::max({matmul_.Scratch(out_, in_, tokens), matmul_.Scratch(tokens, in_, out_),
+  return std::max({matmul_.Scratch(out_, rank_ > 0 ? rank_ : in_, tokens),
+                   matmul_.Scratch(tokens, in_, out_),
                    bias_ ? BiasBackwardScratch(tokens, out_) : 0});
 }
 
@@ -39,8 +41,17 @@ std::vector<MatrixProduct> Linear::forward_products(const BatchShape& shape) con
 }
 
 std::vector<MatrixProduct> Linear::backward_products(const BatchShape& shape) const {
-  return {{.ta = Transpose::kYes, .m = out_, .n = in_, .k = shape.tokens(), .type = matmul_.type()},
+  return {{.ta = Transpose::kYes,
+           .m = out_,
+           .n = rank_ > 0 ? rank_ : in_,
+           .k = shape.tokens(),
+           .type = matmul_.type()},
           {.m = shape.tokens(), .n = in_, .k = out_, .type = matmul_.type()}};
+}
+
+double Linear::backward_flops(const BatchShape& shape) const {
+  const double share = rank_ > 0 ? static_cast<double>(rank_) / static_cast<double>(in_) : 1;
+  return (1 + share) * forward_flops(shape);
 }
 
 void Linear::Project(const OpArgs& args, float beta) const {
@@ -53,8 +64,10 @@ void Linear::Forward(const OpArgs& args) const { Project(args, 0); }
 
 void Linear::Backward(const OpArgs& args) const {
   const float* dy = args.grad_out[0];
-  matmul_(Transpose::kYes, Transpose::kNo, out_, in_, args.tokens, 1, dy, out_, args.in[0], in_,
-          args.accumulate_param[0] ? 1 : 0, args.grad_param[0], in_, args.scratch);
+  const int64_t cols = rank_ > 0 ? rank_ : in_;
+  matmul_(Transpose::kYes, Transpose::kNo, out_, cols, args.tokens, 1, dy, out_,
+          args.in[backward_reads().inputs[0]], cols, args.accumulate_param[0] ? 1 : 0,
+          args.grad_param[0], cols, args.scratch);
   if (bias_) {
     BiasBackward(dy, args.tokens, out_, out_, args.grad_param[1], args.accumulate_param[1],
                  args.scratch);

@@ -11,7 +11,9 @@
 
 namespace haversack {
 
-// Inputs: x [tokens, in]. Parameters: W [out, in], b [1, out] when `bias`. Output: y [tokens, out].
+// Inputs: x [tokens, in], and z [tokens, rank] last where the input is projected: then the weight's
+// gradient is dy^T z [out, rank] (kernels/projection.h). Parameters: W [out, in], b [1, out] when
+// `bias`. Output: y [tokens, out].
 class Linear : public Op {
  public:
   Linear(int64_t in, int64_t out, bool bias, ComputeType compute = ComputeType::kF32)
@@ -20,25 +22,43 @@ class Linear : public Op {
   std::string_view kind() const override { return "linear"; }
   std::string signature() const override;
   std::vector<int64_t> output_cols() const override { return {out_}; }
-  BackwardReads backward_reads() const override { return {.inputs = {0}, .outputs = {}}; }
+  BackwardReads backward_reads() const override {
+    return {.inputs = {rank_ > 0 ? backward_input() : 0}, .outputs = {}};
+  }
+  int backward_input() const override { return rank_ > 0 ? 1 : -1; }
+  std::shared_ptr<const Op> WithProjectedInput(int64_t rank) const override {
+    return Projected(*this, rank);
+  }
+  std::pair<int64_t, int64_t> columns_read(int input, int64_t cols) const override {
+    return {0, input == backward_input() ? 0 : cols};
+  }
   size_t forward_scratch(const BatchShape& shape) const override;
   size_t backward_scratch(const BatchShape& shape) const override;
   double forward_flops(const BatchShape& shape) const override;
   std::vector<MatrixProduct> forward_products(const BatchShape& shape) const override;
   std::vector<MatrixProduct> backward_products(const BatchShape& shape) const override;
+  double backward_flops(const BatchShape& shape) const override;
   void Forward(const OpArgs& args) const override;
   void Backward(const OpArgs& args) const override;
 
  protected:
+  template <typename Layer>
+  static std::shared_ptr<const Op> Projected(const Layer& layer, int64_t rank) {
+    auto copy = std::make_shared<Layer>(layer);
+    copy->rank_ = rank;
+    return copy;
+  }
   // y = x W^T + beta y (+ b)
   void Project(const OpArgs& args, float beta) const;
-  // ",bias" and ",bf16" where they hold, for signatures.
+  // ",bias", ",bf16" and ",rank" where they hold, for signatures.
   std::string Traits() const;
 
   int64_t in_;
   int64_t out_;
   bool bias_;
   Matmul matmul_;
+  // Columns of z, from which the weight's gradient [out, rank] is formed; 0: from x, [out, in].
+  int64_t rank_ = 0;
 };
 
 // Linear plus a residual connection. Inputs: x [tokens, in], r [tokens, out]. Output: r + x W^T (+
@@ -48,6 +68,10 @@ class ResidualLinear final : public Linear {
   using Linear::Linear;
   std::string_view kind() const override { return "residual_linear"; }
   int residual_input() const override { return 1; }
+  int backward_input() const override { return rank_ > 0 ? 2 : -1; }
+  std::shared_ptr<const Op> WithProjectedInput(int64_t rank) const override {
+    return Projected(*this, rank);
+  }
   void Forward(const OpArgs& args) const override;
 };
 
@@ -66,6 +90,9 @@ class QkvProjection final : public Linear {
         rope_(std::move(rope)) {}
   std::string_view kind() const override { return "qkv_projection"; }
   std::string signature() const override;
+  std::shared_ptr<const Op> WithProjectedInput(int64_t rank) const override {
+    return Projected(*this, rank);
+  }
   void Forward(const OpArgs& args) const override;
   void Backward(const OpArgs& args) const override;
 

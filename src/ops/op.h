@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -68,6 +69,10 @@ struct OpArgs {
   std::array<bool, kMaxOperands> accumulate_in{};
   std::array<bool, kMaxOperands> accumulate_param{};
   std::byte* scratch = nullptr;
+  // Of an op that computes a projection: what it keeps from epoch to epoch, and where it may work.
+  int64_t projection_epoch = 0;
+  const float* basis = nullptr;
+  float* workspace = nullptr;
 };
 
 // One matrix product that an op computes, `count` times: Gemm's sizes and forms.
@@ -108,6 +113,14 @@ class Op {
   virtual int in_place_gradient() const { return -1; }
   // Outputs are rebuilt by one element-wise pass over the inputs: never worth keeping.
   virtual bool cheap() const { return false; }
+  // The input that the backward alone reads and that has no gradient, or -1.
+  virtual int backward_input() const { return -1; }
+  // The op's outputs are read by backwards alone: it runs where they are stored or, where they are
+  // recomputed, in the backward pass only. The number of the projection that it computes, or -1.
+  virtual int projection() const { return -1; }
+  // The op that forms its weight's gradient in the space of a projection of `rank` columns of its
+  // input 0, from that projection as one more input; null where its backward needs input 0 itself.
+  virtual std::shared_ptr<const Op> WithProjectedInput(int64_t /*rank*/) const { return nullptr; }
   // Whether recompute and backward can read this input encoded, tile by tile, so that the decoded
   // tensor never exists.
   virtual bool reads_encoded(int /*input*/) const { return false; }

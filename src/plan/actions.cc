@@ -65,15 +65,15 @@ void AddCodecs(const Graph& graph, const ActionSet& allowed, OpenValue& open) {
   const auto add = [&](const std::string& sensitive, const std::string& rest) {
     std::vector<CodecSpec> codecs;
     for (size_t p = 0; p < value.pieces.size(); ++p) {
-      codecs.push_back(
-          CodecFor(open.sensitive[p] ? sensitive : rest, value.pieces[p], residual));
+      codecs.push_back(CodecFor(open.sensitive[p] ? sensitive : rest, value.pieces[p], residual));
     }
     Action action = Action::Encode(std::move(codecs));
     if (!WhyIllegal(graph, open.value, action).empty()) return;
     if (std::ranges::count(open.actions, action) == 0) open.actions.push_back(std::move(action));
   };
   for (const std::string& codec : allowed.codecs) {
-    // Four bits of queries and keys are out of the question: the gradient is off by more than its own length.
+    // Four bits of queries and keys are out of the question: the gradient is off by more than its
+    // own length.
     if (!fragile || codec != "int4") add(codec, codec);
     if (fragile && has_bf16 && codec != "bf16") add("bf16", codec);
   }
@@ -117,6 +117,8 @@ std::vector<OpenValue> OpenValues(const Graph& graph, const ActionSet& allowed) 
     const Value& value = graph.values[i];
     if ((value.layer < 0 && v != input) || !value.saved || graph.IsCheap(v)) continue;
     if (graph.IsRowStatistic(v)) continue;
+    // A projection is made in the backward pass, at no bytes; a plan file may store it.
+    if (graph.nodes[value.producer].op->projection() >= 0) continue;
     if (graph.nodes[value.consumers.back()].layer < 0) continue;  // the block's output
     OpenValue open_value = {
         .value = v, .actions = {Action{}}, .sensitive = SensitivePieces(graph, v)};

@@ -106,6 +106,8 @@ void Calibration::Gradient(const Plan& plan, int64_t batch, float* grads, bool a
   ModelState state;
   state.weights = const_cast<float*>(memory_.weights);  // a kTrain schedule only reads them
   state.grads = grads;
+  state.basis = memory_.basis;
+  state.workspace = memory_.workspace;
   Executor executor(whole_, layout_, state, memory_.region, memory_.region_bytes);
   executor.set_observer(observer);
   MicroBatch micro = batches_(batch, shape_.seq);
@@ -164,7 +166,7 @@ void Calibration::MeasureGains() {
   for (int i = 1; i < kVarianceBatches; ++i) {
     std::swap(exact, other);
     Gradient(keep, i, exact, false);
-    const PairSums sums = SumPairs(exact, other, layout_.total);
+    const PairSums sums = SumPairs(exact, other, layout_.grad_total);
     distances += sums.dd;
     norms += sums.aa;
   }
@@ -179,7 +181,7 @@ double Calibration::ProbeDistance(const Plan& plan, const float* exact, float* o
   Plan probe = plan;
   SetOutliers(probe);
   Gradient(probe, kVarianceBatches - 1, other, false);
-  return SumPairs(exact, other, layout_.total).dd / variance_;
+  return SumPairs(exact, other, layout_.grad_total).dd / variance_;
 }
 
 void Calibration::MeasureGainsOf(size_t index, const float* exact, float* other) {
@@ -199,8 +201,7 @@ void Calibration::MeasureGainsOf(size_t index, const float* exact, float* other)
   const auto error_of = [&](const Action& action, bool sensitive) {
     double sum = 0;
     for (int layer = 0; layer < whole_.layers; ++layer) {
-      const Value& value =
-          whole_.values[ValueInLayer(whole_, one_block_, open.value, layer)];
+      const Value& value = whole_.values[ValueInLayer(whole_, one_block_, open.value, layer)];
       for (size_t p = 0; p < value.pieces.size(); ++p) {
         if (open.sensitive[p] != sensitive) continue;
         sum += noise_.error.at(ErrorKey(value, value.pieces[p], action.codecs[p]));
@@ -259,7 +260,7 @@ Calibration::Check Calibration::CheckPlan(const Plan& plan) {
     const int64_t batch = kVarianceBatches + i;
     Gradient(KeepPlan(whole_, 1), batch, memory_.first, i > 0);
     Gradient(checked, batch, memory_.second, i > 0);
-    sums = SumPairs(memory_.first, memory_.second, layout_.total);
+    sums = SumPairs(memory_.first, memory_.second, layout_.grad_total);
     if (i == 0) first = sums.dd;
   }
   // n errors that average out sum to n times the square of one, equal errors to n^2 times.

@@ -19,8 +19,10 @@ namespace haversack {
 
 struct CalibrationMemory {
   const float* weights = nullptr;
-  float* first = nullptr;   // by ParamLayout, overwritten
-  float* second = nullptr;  // likewise
+  float* first = nullptr;      // gradients by ParamLayout, overwritten
+  float* second = nullptr;     // likewise
+  float* basis = nullptr;      // of projections: ModelState's
+  float* workspace = nullptr;  // likewise
   std::byte* region = nullptr;
   int64_t region_bytes = 0;
 };
@@ -35,7 +37,8 @@ class Calibration {
   Calibration(const Graph& whole, const Graph& one_block, const ParamLayout& layout,
               const CalibrationMemory& memory, int64_t seq, Batches batches);
 
-  // Tokens of the micro-batches that are used; 0: not even the shortest worth using fits the region.
+  // Tokens of the micro-batches that are used; 0: not even the shortest worth using fits the
+  // region.
   int64_t tokens() const { return shape_.seq; }
   // Bytes of the region that any call may have used so far.
   int64_t region_bytes() const { return region_bytes_; }
@@ -45,7 +48,7 @@ class Calibration {
   // V, and the gains. After MeasureErrors.
   void MeasureGains();
   const NoiseTable& noise() const { return noise_; }
-  double variance() const { return variance_; }      // V, of a micro-batch
+  double variance() const { return variance_; }          // V, of a micro-batch
   double squared_norm() const { return squared_norm_; }  // mean |g|^2, of a micro-batch
 
   // The measured columns, for what `plan` encodes with outliers.

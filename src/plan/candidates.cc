@@ -17,7 +17,7 @@ constexpr double kUpdateSecondsPerByte = 1e-10;
 
 // Bytes that an update reads and writes: weights and moments both ways, gradients once.
 int64_t UpdateTraffic(const StateBytes& state) {
-  return 2 * (state.weights + state.moments) + std::max(state.gradients, state.weights);
+  return 2 * (state.weights + state.moments) + state.gradients;
 }
 
 Graph OneBlockGraph(ModelConfig config, const BuildOptions& build) {
@@ -44,10 +44,8 @@ void MeasureSchedules(const Graph& graph, const ParamLayout& layout,
                       const std::vector<Schedule>& schedules, CostProfile& profile) {
   int64_t bytes = 0;
   for (const Schedule& schedule : schedules) bytes = std::max(bytes, schedule.arena_bytes);
-  Arena arena(2 * layout.bytes() + bytes + 4096);
-  ModelState state;
-  state.weights = reinterpret_cast<float*>(arena.Take("weights", layout.bytes()));
-  state.grads = reinterpret_cast<float*>(arena.Take("gradients", layout.bytes()));
+  Arena arena(layout.bytes() + layout.grad_bytes() + layout.projection_bytes() + bytes + 4096);
+  const ModelState state = TakeModelState(arena, layout, nullptr, true);
   Executor executor(graph, layout, state, arena.Take("schedule", bytes), bytes);
   const BlankBatch blank(schedules.front().shape);
   double loss = 0;
@@ -68,8 +66,9 @@ void MeasureSchedules(const Graph& graph, const ParamLayout& layout,
 StateBytes TrainingState(const ParamLayout& layout, const MomentLayout& moments,
                          bool fused_update) {
   return {.weights = layout.bytes(),
-          .gradients = fused_update ? 0 : layout.bytes(),
-          .moments = 2 * moments.bytes()};
+          .gradients = fused_update ? 0 : layout.grad_bytes(),
+          .moments = 2 * moments.bytes(),
+          .projections = layout.projection_bytes()};
 }
 
 Candidates::Candidates(const ModelConfig& config, const Graph& graph, const ParamLayout& layout,
@@ -90,7 +89,8 @@ Candidates::Candidates(const ModelConfig& config, const Graph& graph, const Para
     if (request.fused_update && micro_batch != request.batch) continue;
     Size size;
     size.micro_batch = micro_batch;
-    const Plan most = request.automatic() ? KeepPlan(graph, micro_batch) : FixedPlan(graph, micro_batch);
+    const Plan most =
+        request.automatic() ? KeepPlan(graph, micro_batch) : FixedPlan(graph, micro_batch);
     largest_arena_bytes_ =
         std::max(largest_arena_bytes_,
                  state_.total() + Lower(graph, most, ShapeOf(size), mode_).arena_bytes);
@@ -113,7 +113,8 @@ void Candidates::SetNoise(const NoiseTable& table, std::optional<double> limit) 
   noise_ = table;
   request_.noise_limit = limit;
   for (Size& size : sizes_) {
-    if (size.planner && request_.actions.lossy()) size.planner->SetNoise(noise_, request_.noise_limit);
+    if (size.planner && request_.actions.lossy())
+      size.planner->SetNoise(noise_, request_.noise_limit);
   }
   FindSmallest();
 }
@@ -222,8 +223,7 @@ std::vector<Plan> Candidates::PlansOfLayers(const Plan& whole, int64_t micro_bat
   for (int layer = 0; layer < graph_.layers; ++layer) {
     Plan plan = KeepPlan(one_block_, micro_batch);
     for (const OpenValue& open : OpenValues(one_block_, ActionSet())) {
-      plan.actions[open.value] =
-          whole.actions[ValueInLayer(graph_, one_block_, open.value, layer)];
+      plan.actions[open.value] = whole.actions[ValueInLayer(graph_, one_block_, open.value, layer)];
     }
     plans.push_back(std::move(plan));
   }
@@ -256,8 +256,8 @@ std::optional<Candidate> Candidates::Choose(int64_t arena_budget) {
     Candidate candidate;
     if (size.planner) {
       // The program is not asked for a size that cannot win.
-      if (best && StepSeconds(size.micro_batch, size.planner->least_seconds()) >
-                      best->step_seconds) {
+      if (best &&
+          StepSeconds(size.micro_batch, size.planner->least_seconds()) > best->step_seconds) {
         continue;
       }
       const Planner::Solution* solution = size.planner->Solve(bytes);

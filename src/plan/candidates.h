@@ -21,7 +21,8 @@ struct StateBytes {
   int64_t weights = 0;
   int64_t gradients = 0;
   int64_t moments = 0;
-  int64_t total() const { return weights + gradients + moments; }
+  int64_t projections = 0;  // bases and the space that they work in
+  int64_t total() const { return weights + gradients + moments + projections; }
 };
 StateBytes TrainingState(const ParamLayout& layout, const MomentLayout& moments, bool fused_update);
 

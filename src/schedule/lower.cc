@@ -88,8 +88,11 @@ class Lowering {
 
   void EmitForward(NodeId n) {
     const Node& node = graph_.nodes[n];
+    if (node.op->projection() >= 0 && !StoredProjection(node)) return;
     Instr instr{.kind = InstrKind::kForward, .node = n};
-    for (size_t i = 0; i < node.inputs.size(); ++i) instr.in[i] = current_[node.inputs[i]];
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (static_cast<int>(i) != node.op->backward_input()) instr.in[i] = current_[node.inputs[i]];
+    }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       instr.out[o] = current_[node.outputs[o]] = NewValueBuffer(node.outputs[o], "");
     }
@@ -109,6 +112,11 @@ class Lowering {
     for (const ValueId v : node.outputs) {
       if (graph_.values[v].consumers.empty()) AfterLastForwardUse(v);
     }
+  }
+
+  // What only backwards read is computed in the forward pass where it is stored.
+  bool StoredProjection(const Node& node) const {
+    return training() && plan_.actions.at(node.outputs[0]).kind != Action::Kind::kRecompute;
   }
 
   void AfterLastForwardUse(ValueId v) {
@@ -191,7 +199,11 @@ class Lowering {
   void RecomputeNode(NodeId n) {
     const Node& node = graph_.nodes[n];
     Instr instr{.kind = InstrKind::kRecompute, .node = n};
-    for (size_t i = 0; i < node.inputs.size(); ++i) BindInput(node, static_cast<int>(i), instr);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (static_cast<int>(i) != node.op->backward_input()) {
+        BindInput(node, static_cast<int>(i), instr);
+      }
+    }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId v = node.outputs[o];
       if (current_[v] == kNoBuffer) current_[v] = NewValueBuffer(v, ":again");
@@ -214,6 +226,7 @@ class Lowering {
 
   void EmitBackward(NodeId n) {
     const Node& node = graph_.nodes[n];
+    if (node.op->projection() >= 0) return;
     Instr instr{.kind = InstrKind::kBackward, .node = n};
     const BackwardReads reads = node.op->backward_reads();
     for (const int i : reads.inputs) BindInput(node, i, instr);
@@ -276,7 +289,7 @@ class Lowering {
       if (param_gradient_[p] == kNoBuffer) {
         param_gradient_[p] =
             NewBuffer(graph_.params[p].name + ":grad", BufferKind::kParamGradient,
-                      graph_.params[p].count() * static_cast<int64_t>(sizeof(float)));
+                      graph_.params[p].gradient_count() * static_cast<int64_t>(sizeof(float)));
       }
       instr.grad_param[i] = param_gradient_[p];
     }

@@ -155,7 +155,10 @@ Plan KeepPlan(const Graph& graph, int64_t micro_batch) {
   Plan plan{.name = "keep", .micro_batch = micro_batch, .actions = {}};
   plan.actions.resize(graph.values.size());
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    if (graph.values[v].saved && graph.IsCheap(static_cast<ValueId>(v))) {
+    const Op& producer = *graph.nodes[graph.values[v].producer].op;
+    // A projection that is not stored is computed once too, in the backward pass.
+    const bool free = graph.IsCheap(static_cast<ValueId>(v)) || producer.projection() >= 0;
+    if (graph.values[v].saved && free) {
       plan.actions[v].kind = Action::Kind::kRecompute;
     }
   }
@@ -238,9 +241,8 @@ std::string WhyInconsistent(const Graph& graph, const Plan& plan) {
 }
 
 bool EncodesAny(const Plan& plan) {
-  return std::ranges::any_of(plan.actions, [](const Action& action) {
-    return action.kind == Action::Kind::kEncode;
-  });
+  return std::ranges::any_of(
+      plan.actions, [](const Action& action) { return action.kind == Action::Kind::kEncode; });
 }
 
 nlohmann::json PlanToJson(const Graph& graph, const Plan& plan) {

@@ -76,6 +76,8 @@ class Fitting {
                      {.weights = memory.weights,
                       .first = memory.first,
                       .second = memory.second,
+                      .basis = memory.basis,
+                      .workspace = memory.workspace,
                       .region = memory.region,
                       .region_bytes = memory.region_bytes},
                      run.options.seq, ShortSequences(*run.train, run.progress.cursor)) {}

@@ -18,6 +18,8 @@ struct AccuracyMemory {
   const float* weights = nullptr;
   float* first = nullptr;
   float* second = nullptr;
+  float* basis = nullptr;
+  float* workspace = nullptr;
   std::byte* region = nullptr;
   int64_t region_bytes = 0;
   int64_t beyond_bytes = 0;  // of the two arrays, where they take arena that the state does not

@@ -1,6 +1,7 @@
 #include "train/options.h"
 
 #include <map>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -38,6 +39,7 @@ const std::map<std::string, OnChange>& Rules() {
       {"--micro-batch", OnChange::kKeep},
       {"--actions", OnChange::kHonour},
       {"--noise-share", OnChange::kHonour},
+      {"--low-rank-scale", OnChange::kHonour},
       {"--threads", OnChange::kHonour},
       {"--fused-update", OnChange::kHonour},
       {"--metrics", OnChange::kHonour},
@@ -72,6 +74,10 @@ std::string Shown(const std::string& flag, const nlohmann::json& value) {
   if (flag == "--memory") return FormatBytes(value.get<uint64_t>());
   return value.dump();
 }
+
+// As published: CompAct redraws often, PRAC's principal directions move slowly.
+constexpr int64_t kCompactRefresh = 50;
+constexpr int64_t kPracRefresh = 500;
 
 template <typename T>
 nlohmann::json OrNull(const std::optional<T>& value) {
@@ -115,7 +121,25 @@ void AddDistIdentity(const DistOptions& o, nlohmann::json& identity) {
 
 }  // namespace
 
+BuildOptions TrainOptions::build() const {
+  BuildOptions build = {
+      .positions = seq, .loss_chunk = loss_chunk, .compute = compute, .low_rank = low_rank};
+  build.low_rank.seed = seed;
+  return build;
+}
+
+ProjectionOptions TrainOptions::projections() const {
+  const bool compact = low_rank.method == LowRankMethod::kCompact;
+  return {.refresh = refresh.value_or(compact ? kCompactRefresh : kPracRefresh),
+          .scale = low_rank_scale,
+          .moments = moment_rule};
+}
+
 nlohmann::json RunIdentity(const TrainOptions& o) {
+  const bool low_rank = o.low_rank.method != LowRankMethod::kNone;
+  const auto if_low_rank = [&](nlohmann::json value) {
+    return low_rank ? std::move(value) : nlohmann::json();
+  };
   nlohmann::json identity = {
       {"--model", o.model},
       {"--data", o.data},
@@ -138,6 +162,14 @@ nlohmann::json RunIdentity(const TrainOptions& o) {
       {"--epsilon", o.adamw.epsilon},
       {"--weight-decay", o.adamw.weight_decay},
       {"--optimizer", o.moments == MomentType::kF32 ? nlohmann::json() : "adamw8bit"},
+      {"--method", if_low_rank(ToText(o.low_rank.method))},
+      {"--rank", if_low_rank(OrNull(o.low_rank.rank))},
+      {"--rank-ratio",
+       if_low_rank(o.low_rank.rank ? nlohmann::json() : nlohmann::json(o.low_rank.ratio()))},
+      {"--projection", o.low_rank.orthonormal ? "orthonormal" : nlohmann::json()},
+      {"--refresh", if_low_rank(o.projections().refresh)},
+      {"--low-rank-scale", if_low_rank(o.low_rank_scale)},
+      {"--moments", if_low_rank(ToText(o.moment_rule))},
       {"--fused-update", o.fused_update},
       {"--max-bad-steps", o.max_bad_steps},
       {"--plan", o.plan},

@@ -9,6 +9,7 @@
 
 #include "dist/options.h"
 #include "kernels/matmul.h"
+#include "models/config.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/lr_schedule.h"
 
@@ -40,10 +41,14 @@ struct TrainOptions {
   double clip = 1.0;  // global gradient norm; 0: off
   AdamWOptions adamw;
   MomentType moments = MomentType::kF32;
+  LowRankOptions low_rank;
+  std::optional<int64_t> refresh;  // optimizer steps; default: 50 of compact, 500 of the others
+  double low_rank_scale = 1;
+  MomentRule moment_rule = MomentRule::kTransfer;
   bool fused_update = false;
   int64_t max_bad_steps = 5;  // non-finite steps in a row before the run stops
 
-  std::string plan = "auto";  // auto, keep, recompute, or a JSON file
+  std::string plan = "auto";                              // auto, keep, recompute, or a JSON file
   std::string actions = "keep,recompute,bf16,int8,int4";  // what plan "auto" may use
   // Most that compression's squared gradient error may be, as a share of the gradient's sampling
   // variance; nullopt: any.
@@ -61,6 +66,10 @@ struct TrainOptions {
   int64_t eval_every = 0;  // 0: at the start and the end only
   bool resume = false;
   std::string export_dtype = "F32";
+
+  // What the model is built with.
+  BuildOptions build() const;
+  ProjectionOptions projections() const;
 };
 
 // Every flag but --out and --resume; it goes into run.json and into every checkpoint, and a resumed

@@ -14,6 +14,7 @@
 #include "base/threads.h"
 #include "dist/agreement.h"
 #include "tokenizer/tokenizer.h"
+#include "train/low_rank_report.h"
 #include "train/signals.h"
 
 namespace haversack {
@@ -63,10 +64,8 @@ class Preparation {
     const TrainOptions& options = run_.options;
     SetNumThreads(options.threads > 0 ? options.threads : CoresOfRank(world_));
     run_.budget = ResolveBudget(options.memory, world_.local_size());
-    run_.model = std::make_unique<Model>(OpenModel(
-        options.model,
-        {.positions = options.seq, .loss_chunk = options.loss_chunk, .compute = options.compute},
-        /*with_weights=*/false));
+    run_.model =
+        std::make_unique<Model>(OpenModel(options.model, options.build(), /*with_weights=*/false));
     run_.dir = std::make_unique<RunDir>(options.out, world_.leader());
     CheckModelIsNotExport();
     run_.moments = std::make_unique<MomentLayout>(run_.model->graph, options.moments);
@@ -308,8 +307,13 @@ class Preparation {
       if (!request.micro_batch) request.micro_batch = before;
       ContinueCompression(request);
     }
-    // Ranks that weigh encoded plans by their own data might disagree on the micro-batch.
-    if (run_.options.dist.on()) request.actions.codecs.clear();
+    // Ranks that weigh encoded plans by their own data might disagree on the micro-batch, and a
+    // projection's error stands outside the accuracy budget.
+    const bool low_rank = run_.options.low_rank.method != LowRankMethod::kNone;
+    if (request.automatic() && (run_.options.dist.on() || low_rank)) {
+      request.actions.codecs.clear();
+      Log("compression: off, as always with --dist and --method");
+    }
     request_ = request;
     MakePlanner();
     const bool done =
@@ -359,6 +363,10 @@ class Preparation {
     run_.plan->predicted_tokens_per_s *=
         static_cast<double>(run_.options.batch) / static_cast<double>(request_.batch);
     Log(Verdict(*run_.plan));
+    for (const std::string& line :
+         DescribeLowRank(run_.model->graph, run_.plan->chosen.plan, run_.options)) {
+      Log(line);
+    }
     const int64_t before = run_.stored ? run_.stored->at("micro_batch").get<int64_t>() : 0;
     const int64_t now = run_.plan->chosen.plan.micro_batch;
     if (run_.stored && now != before) {

@@ -12,6 +12,7 @@ void VisitFields(Progress& p, Number number, Maybe maybe) {
   number("tokens", p.tokens);
   number("skipped", p.skipped);
   number("bad_in_row", p.bad_in_row);
+  maybe("projection_epoch", p.projection_epoch);
   maybe("evaluated_step", p.evaluated_step);
   maybe("evaluated_loss", p.evaluated_loss);
   maybe("best_loss", p.best_loss);

@@ -14,6 +14,8 @@ struct Progress {
   int64_t tokens = 0;   // targets learned from
   int64_t skipped = 0;  // non-finite steps
   int64_t bad_in_row = 0;
+  std::optional<int64_t>
+      projection_epoch;  // of low-rank training; none: no projection was made yet
   // The last evaluation of the held-out data: a run that is stopped in it does it again.
   std::optional<int64_t> evaluated_step;
   std::optional<double> evaluated_loss;  // none: not finite

@@ -96,13 +96,7 @@ class Trainer {
     const bool calibrates = NeedsCalibration(run_);
     arena_ = std::make_unique<Arena>(calibrates ? run_.plan->memory.arena()
                                                 : run_.plan->chosen.arena_bytes());
-    const auto take = [&](const char* name, int64_t bytes) {
-      return reinterpret_cast<float*>(arena_->Take(name, bytes));
-    };
-    state_.weights = take("weights", layout.bytes());
-    if (!options_.fused_update) state_.grads = take("gradients", layout.bytes());
-    state_.m = take("first moments", run_.moments->bytes());
-    state_.v = take("second moments", run_.moments->bytes());
+    state_ = TakeModelState(*arena_, layout, run_.moments.get(), !options_.fused_update);
     const int64_t state_bytes = arena_->used();
     std::byte* region = arena_->Take("schedule", arena_->bytes() - state_bytes);
     arena_->FaultIn(0, state_bytes);
@@ -142,8 +136,8 @@ class Trainer {
                          progress_);
       TellNotes();
     }
-    optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, *run_.moments,
-                                                  state_, options_.adamw);
+    optimizer_ = std::make_unique<AdamWOptimizer>(model.graph, layout, *run_.moments, state_,
+                                                  options_.adamw, options_.projections());
     lr_ = {.shape = options_.schedule,
            .peak = options_.lr,
            .final_ratio = options_.final_lr_ratio,
@@ -155,10 +149,12 @@ class Trainer {
   // The moments are zero before the first step, so their memory can hold two gradients; a resumed
   // run reads them again. 8-bit moments are too small: then the end of the region serves.
   void Calibrate(std::byte* region, int64_t region_bytes) {
-    const int64_t bytes = run_.model->layout.bytes();
+    const int64_t bytes = run_.model->layout.grad_bytes();
     AccuracyMemory memory = {.weights = state_.weights,
                              .first = state_.m,
                              .second = state_.v,
+                             .basis = state_.basis,
+                             .workspace = state_.workspace,
                              .region = region,
                              .region_bytes = region_bytes};
     const bool small = run_.moments->bytes() < bytes;
@@ -166,7 +162,7 @@ class Trainer {
       memory.region_bytes = std::max<int64_t>(0, (region_bytes - 2 * bytes) / 64 * 64);
       memory.beyond_bytes = 2 * bytes;
       memory.first = reinterpret_cast<float*>(region + memory.region_bytes);
-      memory.second = memory.first + run_.model->layout.total;
+      memory.second = memory.first + run_.model->layout.grad_total;
     }
     FitPlanToAccuracy(run_, memory);
     if (small) return;
@@ -295,6 +291,7 @@ class Trainer {
   // strategy joins them.
   void Backpropagate(int64_t valid, const Executor::UpdateParam& update, double& loss_sum) {
     const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
+    const Executor::RefreshProjection refresh = BeginProjections();
     std::vector<MicroStep>& steps = micro_batches_->steps();
     if (steps.empty()) std::fill_n(state_.grads, run_.model->layout.total, 0.0f);
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -309,7 +306,7 @@ class Trainer {
       MicroBatch batch = ViewOf(step.batch, scale, &loss_sum);
       batch.seed = options_.seed;
       batch.sample = step.cursor;
-      executor_->Run(*step.schedule, batch, i > 0, update);
+      executor_->Run(*step.schedule, batch, i > 0, update, i == 0 ? refresh : nullptr);
       strategy_->EndMicroBatch(step.sequences, step.batch.valid_targets, valid);
     }
     executor_->set_observer(nullptr);
@@ -321,8 +318,8 @@ class Trainer {
     double loss_sum = 0;
     double squared_norm = 0;
     bool updated = false;
-    const Executor::UpdateParam update = [&](ParamId param, const float* grad) {
-      squared_norm += SquaredNorm(grad, run_.model->graph.params[param].count());
+    const Executor::UpdateParam update = [&](ParamId param, float* grad) {
+      squared_norm += SquaredNorm(grad, run_.model->graph.params[param].gradient_count());
       if (!std::isfinite(squared_norm) || !std::isfinite(loss_sum)) return;
       optimizer_->Update(param, grad);
       updated = true;
@@ -346,6 +343,20 @@ class Trainer {
     if (options_.fused_update) return;
     optimizer_->Begin(progress_.updates, lr, ClipFactor(report.grad_norm, options_.clip));
     optimizer_->UpdateAll();
+  }
+
+  // Moves to the projections of this step. Where they are new ones, what makes them in the step's
+  // first micro-batch.
+  Executor::RefreshProjection BeginProjections() {
+    if (run_.model->graph.projections.empty()) return nullptr;
+    const int64_t epoch = options_.projections().EpochOf(progress_.updates);
+    executor_->set_projection_epoch(epoch);
+    const int64_t before = progress_.projection_epoch.value_or(-1);
+    if (before == epoch) return nullptr;
+    progress_.projection_epoch = epoch;
+    return [this, before, epoch](int index, const float* x, int64_t tokens) {
+      optimizer_->RefreshProjection(index, before, epoch, x, tokens);
+    };
   }
 
   void StopIfDiverged() {
