@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/gemm.h"
+#include "kernels/gemm_rows.h"
 
 namespace haversack {
 namespace {
@@ -16,8 +16,8 @@ void ExpandedUpdate(const LowRankWeight& w, const ProjectionSpec& spec, int64_t 
   const int64_t n = spec.cols, r = spec.rank;
   for (int64_t row = 0; row < w.rows; row += kRowTile) {
     const int64_t rows = std::min(kRowTile, w.rows - row);
-    Gemm(Transpose::kNo, Transpose::kYes, rows, cols, r, 1, w.grad + row * r, r, p, r, 0, gradient,
-         cols);
+    GemmByRows(Transpose::kNo, Transpose::kYes, rows, cols, r, 1, w.grad + row * r, r, p, r, 0,
+               gradient, cols);
     const int64_t offset = row * n + begin;
     if (cols == n) {
       AdamWUpdate(w.weight + offset, gradient, w.m + offset, w.v + offset, rows * n, step);
@@ -61,7 +61,8 @@ void ApplyRows(const float* c, int64_t rows, int64_t rank, float* moments, float
   for (int64_t row = 0; row < rows; row += kRowTile) {
     const int64_t count = std::min(kRowTile, rows - row);
     float* x = moments + row * rank;
-    Gemm(Transpose::kNo, Transpose::kYes, count, rank, rank, 1, x, rank, c, rank, 0, scratch, rank);
+    GemmByRows(Transpose::kNo, Transpose::kYes, count, rank, rank, 1, x, rank, c, rank, 0, scratch,
+               rank);
     std::copy_n(scratch, count * rank, x);
   }
 }
@@ -89,8 +90,8 @@ void LowRankAdamWUpdate(const LowRankWeight& w, const PresentProjection& p, doub
   const auto decay = static_cast<float>(1 - step.lr * step.weight_decay);
   ForEachTile(p.spec, p.epoch, p.basis, p.scratch,
               [&](int64_t begin, int64_t rows, const float* tile) {
-                Gemm(Transpose::kNo, Transpose::kYes, w.rows, rows, r, -size, direction, r, tile, r,
-                     decay, w.weight + begin, n);
+                GemmByRows(Transpose::kNo, Transpose::kYes, w.rows, rows, r, -size, direction, r,
+                           tile, r, decay, w.weight + begin, n);
               });
 }
 
@@ -123,14 +124,14 @@ void MakeTransfer(const ProjectionSpec& spec, int64_t old_epoch, int64_t epoch, 
     ForEachTile(spec, old_epoch, basis, space.scratch,
                 [&](int64_t begin, int64_t rows, const float* old_rows) {
                   GaussianRows(spec, epoch, begin, rows, space.next_p);
-                  Gemm(Transpose::kYes, Transpose::kNo, r, r, rows, shrink, space.next_p, r,
-                       old_rows, r, begin == 0 ? 0 : 1, space.first, r);
+                  GemmByRows(Transpose::kYes, Transpose::kNo, r, r, rows, shrink, space.next_p, r,
+                             old_rows, r, begin == 0 ? 0 : 1, space.first, r);
                 });
   } else {
     const double shrink = spec.principal > 0 ? 1 : rank / cols;
     MakeProjection(spec, epoch, basis, space.next_p, space.scratch);
-    Gemm(Transpose::kYes, Transpose::kNo, r, r, n, static_cast<float>(shrink), space.next_p, r,
-         space.old_p, r, 0, space.first, r);
+    GemmByRows(Transpose::kYes, Transpose::kNo, r, r, n, static_cast<float>(shrink), space.next_p,
+               r, space.old_p, r, 0, space.first, r);
   }
   if (spec.principal > 0) return MakePrincipalTransfer(spec, space);
   std::fill_n(space.second, r * r, 1 / static_cast<float>(r));

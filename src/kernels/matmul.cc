@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/threads.h"
+#include "kernels/gemm_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/matmul.cc"
@@ -95,6 +96,16 @@ void Matmul::operator()(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_
   RoundToBF16(a, lda, left.rows, left.cols, a16);
   RoundToBF16(b, ldb, right.rows, right.cols, b16);
   GemmBF16(ta, tb, m, n, k, alpha, a16, left.cols, b16, right.cols, beta, c, ldc);
+}
+
+void Matmul::ByRows(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha,
+                    const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+                    int64_t ldc, std::byte* scratch) const {
+  if (type_ == ComputeType::kF32) {
+    GemmByRows(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  } else {
+    (*this)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, scratch);
+  }
 }
 
 }  // namespace haversack

@@ -29,6 +29,10 @@ class Matmul {
   void operator()(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha,
                   const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
                   int64_t ldc, std::byte* scratch) const;
+  // The same by GemmByRows in f32.
+  void ByRows(Transpose ta, Transpose tb, int64_t m, int64_t n, int64_t k, float alpha,
+              const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+              int64_t ldc, std::byte* scratch) const;
 
  private:
   ComputeType type_;

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "kernels/gemm.h"
+#include "kernels/gemm_rows.h"
 #include "kernels/normal.h"
 
 namespace haversack {
@@ -72,10 +72,10 @@ class Panel {
 void ProjectOnEarlier(float* a, int64_t rows, int64_t cols, int64_t begin, int64_t width,
                       float* shares) {
   if (begin == 0) return;
-  Gemm(Transpose::kYes, Transpose::kNo, begin, width, rows, 1, a, cols, a + begin, cols, 0, shares,
-       width);
-  Gemm(Transpose::kNo, Transpose::kNo, rows, width, begin, -1, a, cols, shares, width, 1, a + begin,
-       cols);
+  GemmByRows(Transpose::kYes, Transpose::kNo, begin, width, rows, 1, a, cols, a + begin, cols, 0,
+             shares, width);
+  GemmByRows(Transpose::kNo, Transpose::kNo, rows, width, begin, -1, a, cols, shares, width, 1,
+             a + begin, cols);
 }
 
 // Entry j of row i of the factor, from row j's and what is left of row i's entries before it.
@@ -169,10 +169,11 @@ void InverseCholeskyFactor(const float* a, int64_t rows, int64_t cols, float* t,
   for (int round = 0; round < 2; ++round) {
     const float* x = a;
     if (round > 0) {
-      Gemm(Transpose::kNo, Transpose::kNo, rows, cols, cols, 1, a, cols, t, cols, 0, q, cols);
+      GemmByRows(Transpose::kNo, Transpose::kNo, rows, cols, cols, 1, a, cols, t, cols, 0, q, cols);
       x = q;
     }
-    Gemm(Transpose::kYes, Transpose::kNo, cols, cols, rows, 1, x, cols, x, cols, 0, gram, cols);
+    GemmByRows(Transpose::kYes, Transpose::kNo, cols, cols, rows, 1, x, cols, x, cols, 0, gram,
+               cols);
     for (int64_t i = 0; i < cols * cols; ++i) factor[i] = gram[i];
     Cholesky(factor, cols);
     if (round == 0) {
@@ -182,7 +183,8 @@ void InverseCholeskyFactor(const float* a, int64_t rows, int64_t cols, float* t,
     // t <- t r^-1, through q.
     InvertTransposed(factor, cols, gram);
     std::memcpy(q, t, static_cast<size_t>(cols * cols) * sizeof(float));
-    Gemm(Transpose::kNo, Transpose::kNo, cols, cols, cols, 1, q, cols, gram, cols, 0, t, cols);
+    GemmByRows(Transpose::kNo, Transpose::kNo, cols, cols, cols, 1, q, cols, gram, cols, 0, t,
+               cols);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kernels/adamw.h"
-#include "kernels/gemm.h"
+#include "kernels/gemm_rows.h"
 #include "kernels/normal.h"
 #include "kernels/orthonormal.h"
 
@@ -24,8 +24,8 @@ void RandomDirections(const ProjectionSpec& spec, int64_t epoch, const float* q1
   const int64_t n = spec.cols, r1 = spec.principal, r2 = spec.random();
   FillNormal(spec.Key(epoch), 0, n * r2, 1, s);
   if (r1 == 0) return;
-  Gemm(kYes, kNo, r1, r2, n, 1, q1, r1, s, r2, 0, shares, r2);
-  Gemm(kNo, kNo, n, r2, r1, -1, q1, r1, shares, r2, 1, s, r2);
+  GemmByRows(kYes, kNo, r1, r2, n, 1, q1, r1, s, r2, 0, shares, r2);
+  GemmByRows(kNo, kNo, n, r2, r1, -1, q1, r1, shares, r2, 1, s, r2);
 }
 
 // next [cols, r1] = x^T (x q), some tokens at a time.
@@ -34,8 +34,8 @@ void CovarianceTimes(const ProjectionSpec& spec, const float* x, int64_t tokens,
   const int64_t n = spec.cols, r1 = spec.principal;
   for (int64_t t = 0; t < tokens; t += kTokenTile) {
     const int64_t rows = std::min(kTokenTile, tokens - t);
-    Gemm(kNo, kNo, rows, r1, n, 1, x + t * n, n, q, r1, 0, product, r1);
-    Gemm(kYes, kNo, n, r1, rows, 1, x + t * n, n, product, r1, t == 0 ? 0 : 1, next, r1);
+    GemmByRows(kNo, kNo, rows, r1, n, 1, x + t * n, n, q, r1, 0, product, r1);
+    GemmByRows(kYes, kNo, n, r1, rows, 1, x + t * n, n, product, r1, t == 0 ? 0 : 1, next, r1);
   }
 }
 
@@ -110,8 +110,8 @@ void MakeProjection(const ProjectionSpec& spec, int64_t epoch, const float* basi
   if (r2 == 0) return;
   float* s = scratch;
   RandomDirections(spec, epoch, basis, s, s + Align16(n * r2));
-  Gemm(kNo, kNo, n, r2, r2, static_cast<float>(spec.random_scale()), s, r2, basis + n * r1, r2, 0,
-       p + r1, r);
+  GemmByRows(kNo, kNo, n, r2, r2, static_cast<float>(spec.random_scale()), s, r2, basis + n * r1,
+             r2, 0, p + r1, r);
 }
 
 void ForEachTile(const ProjectionSpec& spec, int64_t epoch, const float* basis, float* scratch,

@@ -64,10 +64,14 @@ void Linear::Forward(const OpArgs& args) const { Project(args, 0); }
 
 void Linear::Backward(const OpArgs& args) const {
   const float* dy = args.grad_out[0];
-  const int64_t cols = rank_ > 0 ? rank_ : in_;
-  matmul_(Transpose::kYes, Transpose::kNo, out_, cols, args.tokens, 1, dy, out_,
-          args.in[backward_reads().inputs[0]], cols, args.accumulate_param[0] ? 1 : 0,
-          args.grad_param[0], cols, args.scratch);
+  const float beta = args.accumulate_param[0] ? 1 : 0;
+  if (rank_ > 0) {
+    matmul_.ByRows(Transpose::kYes, Transpose::kNo, out_, rank_, args.tokens, 1, dy, out_,
+                   args.in[backward_input()], rank_, beta, args.grad_param[0], rank_, args.scratch);
+  } else {
+    matmul_(Transpose::kYes, Transpose::kNo, out_, in_, args.tokens, 1, dy, out_, args.in[0], in_,
+            beta, args.grad_param[0], in_, args.scratch);
+  }
   if (bias_) {
     BiasBackward(dy, args.tokens, out_, out_, args.grad_param[1], args.accumulate_param[1],
                  args.scratch);

@@ -24,9 +24,9 @@ double Projection::forward_flops(const BatchShape& shape) const {
 void Projection::Forward(const OpArgs& args) const {
   ForEachTile(spec_, args.projection_epoch, args.basis, args.workspace,
               [&](int64_t begin, int64_t rows, const float* p) {
-                matmul_(Transpose::kNo, Transpose::kNo, args.tokens, spec_.rank, rows, 1,
-                        args.in[0] + begin, spec_.cols, p, spec_.rank, begin == 0 ? 0 : 1,
-                        args.out[0], spec_.rank, args.scratch);
+                matmul_.ByRows(Transpose::kNo, Transpose::kNo, args.tokens, spec_.rank, rows, 1,
+                               args.in[0] + begin, spec_.cols, p, spec_.rank, begin == 0 ? 0 : 1,
+                               args.out[0], spec_.rank, args.scratch);
               });
 }
 
