@@ -39,6 +39,7 @@ def train(haversack: Haversack, model: Path, text: Path, tmp_path: Path) -> Trai
             "model": model,
             "data": text,
             "batch": 4,
+            "micro_batch": 4,  # not what some measurement prefers
             "seq": 32,
             "steps": 5,
             "lr": 0.003,
