@@ -358,9 +358,21 @@ void CheckTrainOptions(const TrainOptions& o) {
   if (o.dist.on() && o.low_rank.method != LowRankMethod::kNone) {
     refuse("--method cannot be combined with --dist yet: ranks exchange gradients of full rank");
   }
+  if (o.dist.local_steps() && o.moments != MomentType::kF32) {
+    refuse(
+        fmt::format("--optimizer adamw8bit cannot be combined with --dist {}: ranks average "
+                    "their moments, which takes f32; use --dist ddp or --optimizer adamw",
+                    ToText(o.dist.mode)));
+  }
   WireFormat::Parse(o.dist.transport);
   if (!(o.dist.outer_lr >= 0) || std::isinf(o.dist.outer_lr)) {
     refuse(fmt::format("--outer-lr {}: not a learning rate", o.dist.outer_lr));
+  }
+  if (o.dist.trainers > 1 && o.dist.mode != DistMode::kAdloco) {
+    refuse(fmt::format("--trainers {} needs --dist adloco", o.dist.trainers));
+  }
+  if (o.dist.batch_max && *o.dist.batch_max < o.batch) {
+    refuse(fmt::format("--batch-max {} is below --batch {}", *o.dist.batch_max, o.batch));
   }
   if (o.dist.outer_momentum >= 1) refuse("--outer-momentum must be below 1");
   CheckLowRank(o);

@@ -8,6 +8,8 @@
 #include "base/threads.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/plan_dist.h"
+#include "dist/agreement.h"
 #include "io/model.h"
 #include "train/low_rank_report.h"
 #include "train/run_plan.h"
@@ -75,6 +77,29 @@ void PrintFrontier(const std::vector<FrontierPoint>& frontier) {
   }
 }
 
+void AddDistPlanFlags(Flags& flags, DistPlanFlags& network) {
+  flags.app()
+      .add_option("--workers", network.workers,
+                  "ranks that a run over several is predicted for; memory is that of the first")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->type_name("N...")
+      ->group("Several ranks (mpirun or srun starts them)");
+  flags.app()
+      .add_option("--bandwidth", network.bandwidth, "of each rank's link, such as 100Mbit")
+      ->capture_default_str()
+      ->group("Several ranks (mpirun or srun starts them)");
+  flags.app()
+      .add_option("--latency", network.latency, "one way, such as 30ms")
+      ->capture_default_str()
+      ->group("Several ranks (mpirun or srun starts them)");
+}
+
+// Targets of the run, as far as options tell; 0: they do not.
+double TokensOf(const TrainOptions& options) {
+  if (options.tokens) return static_cast<double>(*options.tokens);
+  return static_cast<double>(options.steps * options.batch * options.seq);
+}
+
 }  // namespace
 
 ExitCode PlanCommand(int argc, const char* const* argv) {
@@ -87,12 +112,18 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   AddTrainFlags(flags, options);
   flags.app().get_option("--data")->required(false);
   flags.app().add_flag("--json", json, "one JSON object for programs")->group("Output");
+  DistPlanFlags network;
+  AddDistPlanFlags(flags, network);
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
   CheckTrainOptions(options);
   SetNumThreads(options.threads > 0 ? options.threads : AvailableCores());
   const Model model = OpenModel(options.model, options.build(), false);
   const int64_t budget = ResolveBudget(options.memory);
-  RunPlanner planner(model, MakePlanRequest(options, model.graph));
+  PlanRequest request = MakePlanRequest(options, model.graph);
+  const auto workers = static_cast<int>(network.workers[0]);
+  if (options.dist.on()) request.batch = LargestShare(options.batch, workers);
+  RunPlanner planner(model, request,
+                     SharedBytes(options.dist, options.dist.mode, model.layout.total, workers));
   if (json && !planner.Fits(budget)) {
     fmt::print("{}\n",
                nlohmann::json({{"fits", false},
@@ -105,27 +136,40 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   const RunPlan run = planner.Plan(budget);
   const std::vector<FrontierPoint> frontier = planner.Frontier(budget, kFrontierPoints);
   const int64_t tokens = run.chosen.plan.micro_batch * options.seq;
+  const double run_tokens = TokensOf(options);
+  std::vector<PredictedMode> modes;
+  if (options.dist.on() && run_tokens > 0) {
+    modes = PredictModes(
+        options.dist,
+        {.parameters = model.layout.total,
+         .tokens = run_tokens,
+         .tokens_per_sequence = static_cast<double>(options.seq),
+         .batch = static_cast<double>(options.batch),
+         .seconds_per_sequence = run.chosen.step_seconds / static_cast<double>(request.batch),
+         .micro_batch_sequences = static_cast<double>(run.chosen.plan.micro_batch)},
+        network);
+  }
   const auto micro_batches =
       static_cast<double>(options.batch) / static_cast<double>(run.chosen.plan.micro_batch);
   const nlohmann::json low_rank = model.graph.projections.empty()
                                       ? nlohmann::json()
                                       : LowRankToJson(model.graph, run.chosen.plan, options);
   if (json) {
-    fmt::print("{}\n",
-               nlohmann::json({{"fits", true},
-                               {"budget_bytes", budget},
-                               {"predicted_peak_bytes", run.predicted_peak_bytes},
-                               {"short_by_bytes", 0},
-                               {"tokens_per_s", run.predicted_tokens_per_s},
-                               {"plan", run.chosen.plan.name},
-                               {"micro_batch", run.chosen.plan.micro_batch},
-                               {"smallest_budget_bytes", planner.smallest_budget_bytes()},
-                               {"noise_share", run.chosen.noise_share},
-                               {"table", ToJson(planner.Table(run), micro_batches)},
-                               {"low_rank", low_rank},
-                               {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
-                               {"frontier", ToJson(frontier)}})
-                   .dump());
+    nlohmann::json answer = {{"fits", true},
+                             {"budget_bytes", budget},
+                             {"predicted_peak_bytes", run.predicted_peak_bytes},
+                             {"short_by_bytes", 0},
+                             {"tokens_per_s", run.predicted_tokens_per_s},
+                             {"plan", run.chosen.plan.name},
+                             {"micro_batch", run.chosen.plan.micro_batch},
+                             {"smallest_budget_bytes", planner.smallest_budget_bytes()},
+                             {"noise_share", run.chosen.noise_share},
+                             {"table", ToJson(planner.Table(run), micro_batches)},
+                             {"low_rank", low_rank},
+                             {"values", ValuesToJson(model.graph, run.chosen.plan, tokens)},
+                             {"frontier", ToJson(frontier)}};
+    if (!modes.empty()) answer["dist"] = ToJson(modes);
+    fmt::print("{}\n", answer.dump());
     return ExitCode::kOk;
   }
   fmt::print("{}\n", Verdict(run));
@@ -138,6 +182,9 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   for (const std::string& line : DescribeLowRank(model.graph, run.chosen.plan, options)) {
     fmt::print("  {}\n", line);
   }
+  if (run.shared_bytes > 0) {
+    fmt::print("  outer state and messages {}\n", FormatBytes(run.shared_bytes));
+  }
   fmt::print("  activations and scratch {} at micro-batch {}\n",
              FormatBytes(run.chosen.schedule.arena_bytes), run.chosen.plan.micro_batch);
   if (EncodesAny(run.chosen.plan)) {
@@ -148,6 +195,7 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   }
   PrintTable(planner.Table(run), micro_batches);
   PrintFrontier(frontier);
+  if (!modes.empty()) Print(modes, network, run_tokens);
   return ExitCode::kOk;
 }
 

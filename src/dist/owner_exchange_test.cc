@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/random.h"
+#include "dist/delayed_link.h"
 #include "dist/test_util.h"
 #include "hwy/aligned_allocator.h"
 
@@ -170,6 +171,19 @@ TEST(Communicator, GroupsTalkAmongThemselves) {
               3'000'000u);
     EXPECT_EQ(comm.Sum(comm.rank(), "test"), 10);
   });
+}
+
+TEST(DelayedLink, DeliversWhatWasSentAndNotBefore) {
+  RunRanks(
+      3,
+      [](Communicator& comm) {
+        for (int i = 0; i < 3; ++i) {
+          const auto start = std::chrono::steady_clock::now();
+          EXPECT_EQ(comm.AllGather(comm.rank() + i, "test"), (std::vector<int>{i, i + 1, i + 2}));
+          EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+        }
+      },
+      60, [](std::unique_ptr<Link> link) { return DelayLink(std::move(link), 0.02); });
 }
 
 TEST(Communicator, AloneSendsNothing) {

@@ -121,11 +121,12 @@ Prediction Predict(const DistOptions& options, DistMode mode, const PredictedRun
     return all;
   }
   double batch = run.batch;
-  while (tokens < run.tokens) {
+  // Steps add up to the run's tokens to rounding only.
+  while (run.tokens - tokens > 1e-9 * run.tokens) {
     const double left = run.tokens - tokens;
     const double step_tokens = batch * run.tokens_per_sequence;
-    const double steps =
-        std::min(static_cast<double>(options.inner_steps), std::ceil(left / step_tokens - 1e-9));
+    const double steps = std::min(static_cast<double>(options.inner_steps),
+                                  std::max(1.0, std::ceil(left / step_tokens - 1e-9)));
     tokens += steps * step_tokens;
     sum.prediction.steps += steps;
     sum.Compute(steps * step_seconds(batch));

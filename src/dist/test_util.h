@@ -87,8 +87,9 @@ class ThreadLink : public Link {
 };
 
 // body(comm) on `size` ranks at once; what one of them throws is thrown here.
-inline void RunRanks(int size, const std::function<void(Communicator&)>& body,
-                     double deadline_seconds = 60) {
+inline void RunRanks(
+    int size, const std::function<void(Communicator&)>& body, double deadline_seconds = 60,
+    const std::function<std::unique_ptr<Link>(std::unique_ptr<Link>)>& wrap = nullptr) {
   auto mail = std::make_shared<Mailboxes>();
   std::vector<std::exception_ptr> failures(size);
   std::vector<std::thread> threads;
@@ -96,8 +97,9 @@ inline void RunRanks(int size, const std::function<void(Communicator&)>& body,
     threads.emplace_back([&, r] {
       try {
         SetNumThreads(1);
-        Communicator comm(std::make_unique<ThreadLink>(mail, r, size),
-                          {.deadline_seconds = deadline_seconds});
+        std::unique_ptr<Link> link = std::make_unique<ThreadLink>(mail, r, size);
+        if (wrap) link = wrap(std::move(link));
+        Communicator comm(std::move(link), {.deadline_seconds = deadline_seconds});
         body(comm);
       } catch (...) {
         failures[r] = std::current_exception();

@@ -23,8 +23,7 @@ int64_t MicroBatches::Draw(const Dataset& data, const StepShare& share) {
     step.sequences = std::min(each, share.sequences - first);
     step.schedule = &Fitting(step.sequences);
     step.cursor = share.cursor + static_cast<uint64_t>(first);
-    data.Fill(step.cursor, step.sequences, step.batch,
-              step.schedule->shape.sequences);
+    data.Fill(step.cursor, step.sequences, step.batch, step.schedule->shape.sequences);
     valid += step.batch.valid_targets;
   }
   return valid;

@@ -13,8 +13,8 @@ namespace haversack {
 struct MicroStep {
   const Schedule* schedule = nullptr;
   Batch batch;
+  uint64_t cursor = 0;    // of its first sequence
   int64_t sequences = 0;  // the rest is padding
-  uint64_t cursor = 0;    // of the first
 };
 
 class MicroBatches {

@@ -344,7 +344,7 @@ class Preparation {
   // Ranks whose memory or speed differ might choose differently; the smallest choice fits all.
   void AgreeOnMicroBatch() {
     if (world_.alone()) return;
-    Together(world_, "the plan", [&] { Plan(); });
+    Together(world_, "the plan", [&] { ChoosePlan(); });
     const int64_t mine = run_.plan->chosen.plan.micro_batch;
     const std::vector<int64_t> all = world_.AllGather(mine, "the plan");
     const int64_t agreed = *std::min_element(all.begin(), all.end());
@@ -352,14 +352,14 @@ class Preparation {
       if (agreed == mine) return;
       request_.micro_batch = agreed;
       MakePlanner();
-      Plan();
+      ChoosePlan();
     });
   }
 
-  void Plan() { run_.plan = std::make_unique<RunPlan>(run_.planner->Plan(run_.budget)); }
+  void ChoosePlan() { run_.plan = std::make_unique<RunPlan>(run_.planner->Plan(run_.budget)); }
 
   void MakePlan() {
-    if (!run_.plan) Plan();
+    if (!run_.plan) ChoosePlan();
     run_.plan->predicted_tokens_per_s *=
         static_cast<double>(run_.options.batch) / static_cast<double>(request_.batch);
     Log(Verdict(*run_.plan));

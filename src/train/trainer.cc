@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -14,8 +15,10 @@
 #include "base/process_memory.h"
 #include "dist/agreement.h"
 #include "dist/batch_size.h"
+#include "dist/delayed_link.h"
 #include "dist/gradient_order.h"
 #include "dist/mpi_link.h"
+#include "dist/prediction.h"
 #include "exec/arena.h"
 #include "exec/executor.h"
 #include "io/model_dir.h"
@@ -23,6 +26,7 @@
 #include "train/accuracy.h"
 #include "train/evaluate.h"
 #include "train/micro_batches.h"
+#include "train/network_summary.h"
 #include "train/preparation.h"
 #include "train/rank_files.h"
 #include "train/signals.h"
@@ -53,6 +57,8 @@ class Trainer {
       OpenArena();
       CheckDisk();
     });
+    world_.traffic().wait_seconds = 0;  // of the run, not of the start
+    running_since_ = Clock::now();
     if (progress_.step == 0 || EvaluationDue()) Evaluate();
     while (!strategy_->Finished(progress_) && !Stopping()) {
       if (!Step()) continue;
@@ -94,8 +100,9 @@ class Trainer {
     strategy_ = run_.strategy.get();
     // Measuring what compression costs may take more than the plan that comes of it.
     const bool calibrates = NeedsCalibration(run_);
-    arena_ = std::make_unique<Arena>(calibrates ? run_.plan->memory.arena()
-                                                : run_.plan->chosen.arena_bytes());
+    arena_ =
+        std::make_unique<Arena>(calibrates ? run_.plan->memory.arena() - run_.plan->shared_bytes
+                                           : run_.plan->chosen.arena_bytes());
     state_ = TakeModelState(*arena_, layout, run_.moments.get(), !options_.fused_update);
     const int64_t state_bytes = arena_->used();
     std::byte* region = arena_->Take("schedule", arena_->bytes() - state_bytes);
@@ -105,7 +112,7 @@ class Trainer {
     if (shared_bytes > 0) {
       shared_arena_ = std::make_unique<Arena>(shared_bytes);
       shared = shared_arena_->Take("outer state and messages", shared_bytes);
-      shared_arena_->FaultIn(0, shared_arena_->bytes());
+      shared_arena_->FaultIn(0, shared_bytes);
     }
     if (run_.stored) {
       run_.checkpoints->LoadState(progress_.step, state_);
@@ -146,31 +153,6 @@ class Trainer {
     Log(fmt::format("first forward after {:.1f} s", SecondsSince(started_)));
   }
 
-  // The moments are zero before the first step, so their memory can hold two gradients; a resumed
-  // run reads them again. 8-bit moments are too small: then the end of the region serves.
-  void Calibrate(std::byte* region, int64_t region_bytes) {
-    const int64_t bytes = run_.model->layout.grad_bytes();
-    AccuracyMemory memory = {.weights = state_.weights,
-                             .first = state_.m,
-                             .second = state_.v,
-                             .basis = state_.basis,
-                             .workspace = state_.workspace,
-                             .region = region,
-                             .region_bytes = region_bytes};
-    const bool small = run_.moments->bytes() < bytes;
-    if (small) {
-      memory.region_bytes = std::max<int64_t>(0, (region_bytes - 2 * bytes) / 64 * 64);
-      memory.beyond_bytes = 2 * bytes;
-      memory.first = reinterpret_cast<float*>(region + memory.region_bytes);
-      memory.second = memory.first + run_.model->layout.grad_total;
-    }
-    FitPlanToAccuracy(run_, memory);
-    if (small) return;
-    std::memset(state_.m, 0, run_.moments->bytes());
-    std::memset(state_.v, 0, run_.moments->bytes());
-    if (run_.stored) run_.checkpoints->LoadState(progress_.step, state_);
-  }
-
   void PlanMicroBatches() {
     const Model& model = *run_.model;
     const Candidate& chosen = run_.plan->chosen;
@@ -195,6 +177,31 @@ class Trainer {
     double loss_sum = 0;
     executor_->Run(evaluation_, ViewOf(batch, 1, &loss_sum), false);
     return loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_targets));
+  }
+
+  // The moments are zero before the first step, so their memory can hold two gradients; a resumed
+  // run reads them again. 8-bit moments are too small: then the end of the region serves.
+  void Calibrate(std::byte* region, int64_t region_bytes) {
+    const int64_t bytes = run_.model->layout.grad_bytes();
+    AccuracyMemory memory = {.weights = state_.weights,
+                             .first = state_.m,
+                             .second = state_.v,
+                             .basis = state_.basis,
+                             .workspace = state_.workspace,
+                             .region = region,
+                             .region_bytes = region_bytes};
+    const bool small = run_.moments->bytes() < bytes;
+    if (small) {
+      memory.region_bytes = std::max<int64_t>(0, (region_bytes - 2 * bytes) / 64 * 64);
+      memory.beyond_bytes = 2 * bytes;
+      memory.first = reinterpret_cast<float*>(region + memory.region_bytes);
+      memory.second = memory.first + run_.model->layout.grad_total;
+    }
+    FitPlanToAccuracy(run_, memory);
+    if (small) return;
+    std::memset(state_.m, 0, run_.moments->bytes());
+    std::memset(state_.v, 0, run_.moments->bytes());
+    if (run_.stored) run_.checkpoints->LoadState(progress_.step, state_);
   }
 
   // A full disk should show now, not after hours of work.
@@ -250,8 +257,8 @@ class Trainer {
     return true;
   }
 
-  // One optimizer step. Gradients are those of the loss summed over all valid targets of the batch,
-  // divided by their number. Returns whether all ranks are at one point now.
+  // One optimizer step. Gradients are those of the loss summed over all valid targets of the
+  // batch, divided by their number. Returns whether all ranks are at one point now.
   bool Step() {
     const auto start = Clock::now();
     const int64_t mine = micro_batches_->Draw(*run_.train, strategy_->Share(progress_));
@@ -279,7 +286,10 @@ class Trainer {
     report.rss_peak_bytes = PeakResidentBytes();
     std::vector<StepReport> reports;
     const bool together = strategy_->EndStep(progress_, report, reports);
-    for (StepReport& done : reports) run_.reporter->Step(done);
+    for (StepReport& done : reports) {
+      run_.reporter->Step(done);
+      train_sequences_ += done.dist ? done.dist->batch : options_.batch;
+    }
     TellNotes();
     train_seconds_ += report.step_s;
     train_steps_ += 1;
@@ -447,9 +457,30 @@ class Trainer {
     run_.dir->EndExport(progress_.step, options_.export_dtype);
   }
 
+  // Every rank calls it.
+  void TellNetwork() {
+    if (world_.alone()) return;
+    const std::vector<Traffic> ranks = world_.AllGather(world_.traffic(), "the summary");
+    const Candidate& chosen = run_.plan->chosen;
+    const double sequences = static_cast<double>(train_sequences_);
+    const auto targets =
+        static_cast<double>(run_.train->targets()) / static_cast<double>(run_.train->sequences());
+    const PredictedRun run = {
+        .workers = world_.size(),
+        .parameters = run_.model->layout.total,
+        .tokens = sequences * targets,
+        .tokens_per_sequence = targets,
+        .batch = static_cast<double>(options_.batch),
+        .seconds_per_sequence = 0,
+        .micro_batch_sequences = static_cast<double>(chosen.plan.micro_batch)};
+    if (train_sequences_ == 0 || !world_.leader()) return;
+    const double seconds = SecondsSince(running_since_);
+    for (const std::string& line : NetworkSummary(options_, run, ranks, seconds)) Log(line);
+  }
+
   void Summarise() {
     if (train_steps_ > 0) {
-      const auto positions = static_cast<double>(train_steps_ * options_.batch * options_.seq);
+      const auto positions = static_cast<double>(train_sequences_ * options_.seq);
       Log(fmt::format("done: {} steps in {:.0f} s, {:.0f} tokens/s (predicted {:.0f})",
                       progress_.step, SecondsSince(started_), positions / train_seconds_,
                       run_.plan->predicted_tokens_per_s));
@@ -457,6 +488,7 @@ class Trainer {
     if (first_loss_ && last_loss_) {
       Log(fmt::format("held-out loss {:.4f} before, {:.4f} after", *first_loss_, *last_loss_));
     }
+    TellNetwork();
     Log(fmt::format("memory: predicted peak {}, measured {}, budget {}",
                     FormatBytes(run_.plan->predicted_peak_bytes), FormatBytes(PeakResidentBytes()),
                     FormatBytes(run_.budget)));
@@ -465,6 +497,7 @@ class Trainer {
   }
 
   Clock::time_point started_;
+  Clock::time_point running_since_;
   Communicator world_;
   PreparedRun run_;
   const TrainOptions& options_;
@@ -487,12 +520,12 @@ class Trainer {
   std::optional<double> first_loss_, last_loss_;
   double train_seconds_ = 0;
   int64_t train_steps_ = 0;
+  int64_t train_sequences_ = 0;  // of all ranks
 };
 
 }  // namespace
 
 namespace {
-
 // A rank that fails by itself takes the others with it: they may be waiting for it.
 void TrainTogether(const TrainOptions& options, const Communicator& world) {
   const auto give_up = [&](const char* message, ExitCode code) {
@@ -513,6 +546,14 @@ void TrainTogether(const TrainOptions& options, const Communicator& world) {
   }
 }
 
+// HAVERSACK_LINK_DELAY=30ms makes ranks of one machine as far apart as that.
+std::unique_ptr<Link> OpenLink() {
+  std::unique_ptr<Link> link = OpenMpiLink();
+  const char* delay = std::getenv("HAVERSACK_LINK_DELAY");
+  if (delay == nullptr || *delay == '\0') return link;
+  return DelayLink(std::move(link), ParseSeconds(delay, "HAVERSACK_LINK_DELAY"));
+}
+
 }  // namespace
 
 void Train(const TrainOptions& options) {
@@ -520,7 +561,7 @@ void Train(const TrainOptions& options) {
     InstallStopSignals();
     return Trainer(options, Communicator()).Run();
   }
-  const Communicator world(OpenMpiLink(), {.deadline_seconds = options.dist.deadline_seconds});
+  const Communicator world(OpenLink(), {.deadline_seconds = options.dist.deadline_seconds});
   InstallStopSignals();
   if (world.alone()) return Trainer(options, world).Run();
   TrainTogether(options, world);
