@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "train/trainer.h"
+#include "train/launch.h"
 
 namespace haversack {
 

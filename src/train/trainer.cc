@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -15,9 +14,7 @@
 #include "base/process_memory.h"
 #include "dist/agreement.h"
 #include "dist/batch_size.h"
-#include "dist/delayed_link.h"
 #include "dist/gradient_order.h"
-#include "dist/mpi_link.h"
 #include "dist/prediction.h"
 #include "exec/arena.h"
 #include "exec/executor.h"
@@ -57,7 +54,7 @@ class Trainer {
       OpenArena();
       CheckDisk();
     });
-    world_.traffic().wait_seconds = 0;  // of the run, not of the start
+    world_.traffic() = {};  // of the run, not of the start
     running_since_ = Clock::now();
     if (progress_.step == 0 || EvaluationDue()) Evaluate();
     while (!strategy_->Finished(progress_) && !Stopping()) {
@@ -525,46 +522,8 @@ class Trainer {
 
 }  // namespace
 
-namespace {
-// A rank that fails by itself takes the others with it: they may be waiting for it.
-void TrainTogether(const TrainOptions& options, const Communicator& world) {
-  const auto give_up = [&](const char* message, ExitCode code) {
-    std::fputs(fmt::format("haversack: {}\n", message).c_str(), stderr);
-    std::fflush(stderr);
-    world.Abort(code);
-  };
-  try {
-    Trainer(options, world).Run();
-    world.Barrier("the end of the run");
-  } catch (const AgreedFailure&) {
-    throw;
-  } catch (const UserError& error) {
-    give_up(error.what(), error.code());
-  } catch (const std::exception& error) {
-    give_up(fmt::format("bug: {}; please report it with the command line", error.what()).c_str(),
-            ExitCode::kBug);
-  }
-}
-
-// HAVERSACK_LINK_DELAY=30ms makes ranks of one machine as far apart as that.
-std::unique_ptr<Link> OpenLink() {
-  std::unique_ptr<Link> link = OpenMpiLink();
-  const char* delay = std::getenv("HAVERSACK_LINK_DELAY");
-  if (delay == nullptr || *delay == '\0') return link;
-  return DelayLink(std::move(link), ParseSeconds(delay, "HAVERSACK_LINK_DELAY"));
-}
-
-}  // namespace
-
-void Train(const TrainOptions& options) {
-  if (!options.dist.on()) {
-    InstallStopSignals();
-    return Trainer(options, Communicator()).Run();
-  }
-  const Communicator world(OpenLink(), {.deadline_seconds = options.dist.deadline_seconds});
-  InstallStopSignals();
-  if (world.alone()) return Trainer(options, world).Run();
-  TrainTogether(options, world);
+void TrainOn(const TrainOptions& options, const Communicator& world) {
+  Trainer(options, world).Run();
 }
 
 }  // namespace haversack

@@ -1,13 +1,12 @@
 // One training run, from the options to the exported model.
 #pragma once
 
+#include "dist/communicator.h"
 #include "train/options.h"
 
 namespace haversack {
 
-// Runs to the end, or to a signal (then a checkpoint is saved and nothing is exported). Throws
-// UserError with the exit code of what went wrong. With --dist every rank of the run calls it; a
-// lost peer, and what goes wrong on one rank while others compute, ends the process and all ranks.
-void Train(const TrainOptions& options);
+// Called by every rank of `world`, which may be one process alone. Throws as Train does (launch.h).
+void TrainOn(const TrainOptions& options, const Communicator& world);
 
 }  // namespace haversack
