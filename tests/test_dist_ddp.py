@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from haversack_testing import Haversack, Result
+from haversack_testing import Haversack, Result, random_model
 from haversack_testing.ranks import Ranks, held_out, tiny_ranks
 from haversack_testing.runs import checkpoint_steps
 
@@ -106,3 +106,14 @@ def test_a_diverged_run_ends_with_4_on_all_ranks(ranks: Ranks, tmp_path: Path) -
     result = ranks.run(2, tmp_path / "out", rc=4, lr=1e30, steps=40, clip=0)
     assert result.stderr.count("training diverged") == 1, result
     assert not (tmp_path / "out" / "exported.json").exists()
+
+
+@pytest.mark.parametrize("plan", ["keep", "recompute"])
+def test_tied_embeddings_are_reduced_when_both_ends_are_through(
+    ranks: Ranks, tmp_path: Path, plan: str
+) -> None:
+    model = random_model("gpt2", tmp_path / "model")
+    flags = {"model": model, "plan": plan, "micro_batch": 1, "steps": 4, "lr": 0.001}
+    one = ranks.run(0, tmp_path / "one", dist=None, **flags)
+    two = ranks.run(2, tmp_path / "two", **flags)
+    assert_close(two, one)
