@@ -356,7 +356,7 @@ void CheckTrainOptions(const TrainOptions& o) {
     refuse("--fused-update cannot be combined with --dist: ranks exchange what it does not keep");
   }
   if (o.dist.on() && o.low_rank.method != LowRankMethod::kNone) {
-    refuse("--method cannot be combined with --dist yet: ranks exchange gradients of full rank");
+    refuse("--method cannot be combined with --dist: ranks exchange gradients of full rank");
   }
   if (o.dist.local_steps() && o.moments != MomentType::kF32) {
     refuse(
