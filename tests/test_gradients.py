@@ -17,7 +17,7 @@ class Probe(NamedTuple):
 
 
 def probe(model_dir: Path, request: dict[str, Any], tmp_path: Path) -> Probe:
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     request_path, out = tmp_path / "request.json", tmp_path / "gradients.safetensors"
     request_path.write_text(json.dumps(request))
@@ -26,7 +26,8 @@ def probe(model_dir: Path, request: dict[str, Any], tmp_path: Path) -> Probe:
         [binary, model_dir, request_path, out], capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stderr
-    return Probe(json.loads(run.stdout), load_file(out))
+    # Not load_file: its tensors are the mapped file, which the next call writes over.
+    return Probe(json.loads(run.stdout), load(out.read_bytes()))
 
 
 def documents_request(vocab: int, sequences: int, seq: int, cuts: list[int]) -> dict[str, Any]:
