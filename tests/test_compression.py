@@ -159,7 +159,10 @@ def test_a_plan_file_names_codecs_and_outlier_columns_are_measured(
     ("values", "message"),
     [
         ({"blocks.*.qkv": "int8"}, r"q of blocks\.0\.qkv comes back .*attn_out must be recompute"),
-        ({"blocks.*.qkv": "int9"}, r"values\.blocks\.\*\.qkv: codec 'int9' is unknown; known: bf16"),
+        (
+            {"blocks.*.qkv": "int9"},
+            r"values\.blocks\.\*\.qkv: codec 'int9' is unknown; known: bf16",
+        ),
         ({"blocks.*.qkv": "bf16,int8"}, r"2 codecs for blocks\.0\.qkv \(q, k, v\)"),
         ({"blocks.*.attn_norm.rstd": "int8"}, r"row statistics are always kept"),
         ({"blocks.*.x_mid": "int4+o999"}, r"x_mid has 256 columns"),

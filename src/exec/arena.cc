@@ -50,7 +50,8 @@ std::byte* Arena::Take(const std::string& name, int64_t bytes) {
 }
 
 void Arena::FaultIn(int64_t begin, int64_t end) {
-  HAVERSACK_CHECK(0 <= begin && begin <= end && end <= bytes_, "[{}, {}) of {}", begin, end, bytes_);
+  HAVERSACK_CHECK(0 <= begin && begin <= end && end <= bytes_, "[{}, {}) of {}", begin, end,
+                  bytes_);
   // One write a page: the kernel hands out zeroed pages.
   const int64_t first = begin / kPage, last = (end + kPage - 1) / kPage;
   ParallelFor(last - first, 512, [&](int64_t from, int64_t to) {

@@ -19,9 +19,9 @@ class CostProfile {
   // Replaces the file in one step; a cache that cannot be written is not an error.
   void Save(const std::string& path) const;
 
-  // Runs each distinct instruction (updates excepted) of `schedule` alone, `repetitions` times on whatever the buffers
-  // hold, and keeps the fastest; one whose cost is known runs `known_repetitions` times. Gradients
-  // in the model state are overwritten.
+  // Runs each distinct instruction (updates excepted) of `schedule` alone, `repetitions` times on
+  // whatever the buffers hold, and keeps the fastest; one whose cost is known runs
+  // `known_repetitions` times. Gradients in the model state are overwritten.
   void Measure(const Graph& graph, const Schedule& schedule, Executor& executor,
                const MicroBatch& batch, int repetitions, int known_repetitions);
 

@@ -31,8 +31,8 @@ struct OpenValue {
   std::vector<bool> sensitive;
 };
 
-// The open values of the only block of `one_block`, its input first. Cheap values and row statistics
-// are not open, nor is the block's output, which is the next block's input.
+// The open values of the only block of `one_block`, its input first. Cheap values and row
+// statistics are not open, nor is the block's output, which is the next block's input.
 //
 // Codecs: one for the whole value, or bf16 for the sensitive pieces and another for the rest. The
 // residual stream (block inputs and what a residual connection adds to) has a few massive columns

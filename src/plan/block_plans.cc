@@ -74,8 +74,7 @@ bool ComputedAgainFrom(const Graph& graph, const Plan& plan, ValueId v) {
     if (!from) continue;
     for (const ValueId output : node.outputs) {
       const Value& value = graph.values[output];
-      const bool again =
-          !value.saved || plan.actions[output].kind == Action::Kind::kRecompute;
+      const bool again = !value.saved || plan.actions[output].kind == Action::Kind::kRecompute;
       if (!again || graph.IsRowStatistic(output)) continue;
       if (value.saved && !graph.IsCheap(output)) return true;
       stems[output] = true;
@@ -144,7 +143,7 @@ std::vector<int> Undominated(const BlockMenu& menu, const std::vector<double>& n
       order, {}, [&](int i) { return std::pair(menu.plans[i].PeakOf(layers), noise[i]); });
   const int least = *smallest;
   std::vector<int> kept;
-  for (double slack = 1; ; slack = slack == 1 ? 1.001 : 1 + 2 * (slack - 1)) {
+  for (double slack = 1;; slack = slack == 1 ? 1.001 : 1 + 2 * (slack - 1)) {
     const auto dominates = [&](int i, int j) {
       const BlockPlan& a = menu.plans[i];
       const BlockPlan& b = menu.plans[j];

@@ -42,7 +42,8 @@ struct BlockMenu {
   int64_t head_peak = 0;  // most bytes outside the blocks, above what the blocks stored
 };
 
-// visit(plan, choice) for every consistent plan of the only block of `graph` (a model of one layer).
+// visit(plan, choice) for every consistent plan of the only block of `graph` (a model of one
+// layer).
 void ForEachBlockPlan(const Graph& graph, const std::vector<OpenValue>& open, int64_t micro_batch,
                       const std::function<void(const Plan&, const BlockChoice&)>& visit);
 
@@ -50,9 +51,10 @@ void ForEachBlockPlan(const Graph& graph, const std::vector<OpenValue>& open, in
 BlockMenu EnumerateBlockPlans(const Graph& graph, const BatchShape& shape, ScheduleMode mode,
                               const ActionSet& allowed, const CostProfile& profile);
 
-// The indices of the plans with finite noise that no other beats in every respect, `noise` (by plan) included, by
-// ascending seconds. Where more than `most` are left, differences of a few per mille up to a few per
-// cent count as none until there are that few; the plan that needs least is always among them.
+// The indices of the plans with finite noise that no other beats in every respect, `noise` (by
+// plan) included, by ascending seconds. Where more than `most` are left, differences of a few per
+// mille up to a few per cent count as none until there are that few; the plan that needs least is
+// always among them.
 std::vector<int> Undominated(const BlockMenu& menu, const std::vector<double>& noise, int layers,
                              size_t most);
 

@@ -175,8 +175,7 @@ TEST_F(CalibrationTest, EstimatedSharesAddUp) {
       if (action.kind != Action::Kind::kEncode || !action.ToText().starts_with(codec)) continue;
       for (int layer = 0; layer < whole_.layers; ++layer) {
         plan.actions[ValueInLayer(whole_, one_block_, open.value, layer)] = action;
-        estimate +=
-            NoiseShare(calibration.noise(), whole_, one_block_, layer, open, action, false);
+        estimate += NoiseShare(calibration.noise(), whole_, one_block_, layer, open, action, false);
       }
       break;
     }

@@ -130,11 +130,11 @@ void Candidates::FindSmallest() {
     size.least_bytes = schedule.arena_bytes;
     if (automatic && !any && request_.actions.lossy()) {
       const Plan encoded = LeastPlan(size.micro_batch, true);
-      size.least_bytes = std::min(size.least_bytes,
-                                  Lower(graph_, encoded, ShapeOf(size), mode_).arena_bytes);
+      size.least_bytes =
+          std::min(size.least_bytes, Lower(graph_, encoded, ShapeOf(size), mode_).arena_bytes);
     }
-    least_arena_bytes_ = std::min(first ? INT64_MAX : least_arena_bytes_,
-                                  state_.total() + size.least_bytes);
+    least_arena_bytes_ =
+        std::min(first ? INT64_MAX : least_arena_bytes_, state_.total() + size.least_bytes);
     if (first || schedule.arena_bytes < smallest_.schedule.arena_bytes) {
       smallest_ = MakeCandidate(std::move(plan), std::move(schedule), 0);
     }

@@ -23,8 +23,8 @@ struct TypicalGain {
   double alone, again;
 };
 constexpr TypicalGain kTypicalGains[] = {
-    {"input", 13, 230},        {"qkv.sensitive", 20, 60}, {"qkv", 4, 8},
-    {"attn_out", 4, 20},       {"x_mid", 5, 40},          {"gate_up", 7, 7},
+    {"input", 13, 230},  {"qkv.sensitive", 20, 60}, {"qkv", 4, 8},
+    {"attn_out", 4, 20}, {"x_mid", 5, 40},          {"gate_up", 7, 7},
 };
 // Of a source of another family.
 constexpr TypicalGain kOtherGain = {"", 20, 230};
@@ -57,7 +57,8 @@ ValueId ValueInLayer(const Graph& whole, const Graph& one_block, ValueId value, 
   if (one_block.values[value].layer < 0) return BlockInput(whole, layer);
   const std::string_view kind = one_block.values[value].kind();
   for (size_t v = 0; v < whole.values.size(); ++v) {
-    if (whole.values[v].layer == layer && whole.values[v].kind() == kind) return static_cast<int>(v);
+    if (whole.values[v].layer == layer && whole.values[v].kind() == kind)
+      return static_cast<int>(v);
   }
   HAVERSACK_CHECK(false, "no {} in layer {}", kind, layer);
 }

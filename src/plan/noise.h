@@ -4,8 +4,8 @@
 // batch size. It is what --noise-share bounds.
 //
 // A plan's share is taken to be a sum over its encoded pieces: the relative squared error of what
-// was decoded, which is measured by layer, times a gain, which is measured by kind of piece over all
-// layers at once, alone and with everything that a plan can compute again from it.
+// was decoded, which is measured by layer, times a gain, which is measured by kind of piece over
+// all layers at once, alone and with everything that a plan can compute again from it.
 #pragma once
 
 #include <map>

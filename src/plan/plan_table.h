@@ -20,8 +20,8 @@ struct PlanRow {
   double seconds = 0;       // of computing again, encoding and decoding, in a micro-batch
 };
 
-// One row for each kind of value and action, in the order of the graph. Values that one element-wise
-// pass rebuilds and row statistics are the same in every plan and left out.
+// One row for each kind of value and action, in the order of the graph. Values that one
+// element-wise pass rebuilds and row statistics are the same in every plan and left out.
 std::vector<PlanRow> TabulatePlan(const Graph& graph, const Plan& plan, const Schedule& schedule,
                                   const CostProfile& profile);
 

@@ -30,9 +30,9 @@ class Planner {
   // plans found before are forgotten.
   void SetNoise(const NoiseTable& table, std::optional<double> limit);
 
-  // The fastest plan found whose schedule takes at most `bytes`; null when nothing fits. Valid until
-  // the next call. Every plan found is remembered, so that more bytes, asked for later, are never
-  // slower.
+  // The fastest plan found whose schedule takes at most `bytes`; null when nothing fits. Valid
+  // until the next call. Every plan found is remembered, so that more bytes, asked for later, are
+  // never slower.
   const Solution* Solve(int64_t bytes);
 
   // No plan of this size is faster than keeping everything.

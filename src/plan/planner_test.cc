@@ -102,7 +102,8 @@ TEST(Choice, WhatCannotFitHasNoAnswer) {
 
 TEST(BlockPlans, NoneIsBeatenInEveryRespectAndStoredBytesAddUp) {
   const Graph one = GraphOf(1);
-  const BlockMenu menu = EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, ActionSet::Exact(), FlopProfile(one));
+  const BlockMenu menu =
+      EnumerateBlockPlans(one, kShape, ScheduleMode::kTrain, ActionSet::Exact(), FlopProfile(one));
   ASSERT_GE(menu.plans.size(), 4u);
   for (const BlockPlan& a : menu.plans) {
     for (const BlockPlan& b : menu.plans) {
@@ -200,8 +201,8 @@ TEST(Undominated, KeepsTheSmallestPlanHoweverFewAreWanted) {
   for (const size_t most : {1000, 30, 5}) {
     const std::vector<int> kept = Undominated(menu, noise, 12, most);
     EXPECT_LE(kept.size(), most);
-    EXPECT_TRUE(std::ranges::any_of(
-        kept, [&](int c) { return menu.plans[c].PeakOf(12) == least; }));
+    EXPECT_TRUE(
+        std::ranges::any_of(kept, [&](int c) { return menu.plans[c].PeakOf(12) == least; }));
   }
 }
 
