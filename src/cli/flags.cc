@@ -355,8 +355,13 @@ void CheckTrainOptions(const TrainOptions& o) {
   if (o.dist.on() && o.fused_update) {
     refuse("--fused-update cannot be combined with --dist: ranks exchange what it does not keep");
   }
-  if (o.dist.on() && o.low_rank.method != LowRankMethod::kNone) {
-    refuse("--method cannot be combined with --dist: ranks exchange gradients of full rank");
+  // Ranks would take their principal directions from data of their own, and local steps join models
+  // and moments in the weights' own space.
+  const bool compact = o.low_rank.method == LowRankMethod::kCompact;
+  if (o.dist.on() && o.low_rank.method != LowRankMethod::kNone &&
+      !(compact && o.dist.mode == DistMode::kDdp)) {
+    refuse(
+        "--method goes with --dist only as compact with ddp: ranks would disagree on projections");
   }
   if (o.dist.local_steps() && o.moments != MomentType::kF32) {
     refuse(

@@ -15,12 +15,12 @@ std::vector<int64_t> CompleteFrom(const Graph& graph, const ParamLayout& layout,
     if (instr.kind != InstrKind::kBackward && !node.op->is_loss()) continue;
     for (const ParamId p : node.params) last[p] = i;
   }
-  std::vector<int64_t> from(schedule.instrs.size(), layout.total);
+  std::vector<int64_t> from(schedule.instrs.size(), layout.grad_total);
   ParamId open = params;  // those from here on are complete
   for (size_t i = 0; i < schedule.instrs.size(); ++i) {
     while (open > 0 && last[open - 1] <= i) --open;
     // Before the first backward nothing is.
-    from[i] = open == params ? layout.total : layout.offset[open];
+    from[i] = open == params ? layout.grad_total : layout.grad_offset[open];
   }
   return from;
 }

@@ -32,7 +32,7 @@ class Ddp : public Strategy {
  public:
   Ddp(const TrainOptions& options, const ParamLayout& layout, const Communicator& world)
       : batch_(options.batch),
-        count_(layout.total),
+        count_(layout.grad_total),
         world_(world),
         wire_(world.alone() ? WireFormat() : WireFormat::Parse(options.dist.transport)),
         weights_(world.size(), 1.0) {}

@@ -298,9 +298,9 @@ class Trainer {
   // strategy joins them.
   void Backpropagate(int64_t valid, const Executor::UpdateParam& update, double& loss_sum) {
     const auto scale = static_cast<float>(1.0 / static_cast<double>(valid));
-    const Executor::RefreshProjection refresh = BeginProjections();
     std::vector<MicroStep>& steps = micro_batches_->steps();
-    if (steps.empty()) std::fill_n(state_.grads, run_.model->layout.total, 0.0f);
+    const Executor::RefreshProjection refresh = BeginProjections(steps.empty());
+    if (steps.empty()) std::fill_n(state_.grads, run_.model->layout.grad_total, 0.0f);
     for (size_t i = 0; i < steps.size(); ++i) {
       const bool last = i + 1 == steps.size();
       if (last && strategy_->overlaps()) {
@@ -354,13 +354,18 @@ class Trainer {
 
   // Moves to the projections of this step. Where they are new ones, what makes them in the step's
   // first micro-batch.
-  Executor::RefreshProjection BeginProjections() {
-    if (run_.model->graph.projections.empty()) return nullptr;
+  // A rank that is `idle` in this step makes them at once.
+  Executor::RefreshProjection BeginProjections(bool idle) {
+    const auto count = static_cast<int>(run_.model->graph.projections.size());
+    if (count == 0) return nullptr;
     const int64_t epoch = options_.projections().EpochOf(progress_.updates);
     executor_->set_projection_epoch(epoch);
     const int64_t before = progress_.projection_epoch.value_or(-1);
     if (before == epoch) return nullptr;
     progress_.projection_epoch = epoch;
+    for (int index = 0; idle && index < count; ++index) {
+      optimizer_->RefreshProjection(index, before, epoch, nullptr, 0);
+    }
     return [this, before, epoch](int index, const float* x, int64_t tokens) {
       optimizer_->RefreshProjection(index, before, epoch, x, tokens);
     };
