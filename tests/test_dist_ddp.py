@@ -64,6 +64,17 @@ def test_gradients_in_bf16_cost_half_the_bytes_and_learn_the_same(
     assert half.metrics[-1]["loss"] == pytest.approx(alone.metrics[-1]["loss"], rel=1e-2)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_low_rank_gradients_are_reduced_as_they_are(
+    ranks: Ranks, alone: Result, tmp_path: Path, count: int
+) -> None:
+    flags = {"method": "compact", "rank": 8, "refresh": 2}
+    one = ranks.run(0, tmp_path / "one", dist=None, **flags)
+    result = ranks.run(count, tmp_path / "many", **flags)
+    assert_close(result, one)
+    assert result.metrics[-1]["loss"] != alone.metrics[-1]["loss"]
+
+
 @pytest.mark.parametrize("batch", [3, 4])
 @pytest.mark.parametrize("count", [2, 3, 4, 8])
 def test_documents_and_batches_that_do_not_divide(
