@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -141,6 +142,20 @@ def test_exact_plans_never_encode_and_equal_keeping_everything(
     runner.train(tmp_path / "keep", "--memory", "2GiB", "--plan", "keep")
     want, got = weights(tmp_path / "keep"), weights(tmp_path / "least")
     assert all(np.array_equal(want[name], got[name]) for name in want)
+
+
+def test_plan_draws_its_memory_and_the_frontier(runner: Runner, tight: str, tmp_path: Path) -> None:
+    env = {"HAVERSACK_CACHE": str(runner.cache)}
+    flags = ("--memory", tight, "--noise-share", "none", "--svg", tmp_path / "pictures")
+    runner.haversack.run("plan", *runner.flags, *flags, env=env)
+    words = {
+        "memory": ("weights", "gradients", "moments", "kept, encoded", "transient", "budget"),
+        "frontier": ("tokens/s", "this run", "MiB"),
+    }
+    for name, expected in words.items():
+        picture = ElementTree.parse(tmp_path / "pictures" / f"{name}.svg")
+        text = " ".join(t for t in picture.getroot().itertext() if t.strip())
+        assert all(word in text for word in expected), text
 
 
 def test_a_plan_file_names_codecs_and_outlier_columns_are_measured(

@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/threads.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/plan_dist.h"
+#include "cli/plan_svg.h"
 #include "dist/agreement.h"
 #include "io/model.h"
 #include "train/low_rank_report.h"
@@ -105,6 +108,7 @@ double TokensOf(const TrainOptions& options) {
 ExitCode PlanCommand(int argc, const char* const* argv) {
   TrainOptions options;
   bool json = false;
+  std::string svg;
   Flags flags(
       "plan",
       "Says whether a run fits its memory budget, its predicted peak and its speed, and what "
@@ -112,6 +116,10 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   AddTrainFlags(flags, options);
   flags.app().get_option("--data")->required(false);
   flags.app().add_flag("--json", json, "one JSON object for programs")->group("Output");
+  flags.app()
+      .add_option("--svg", svg, "writes two pictures: memory over a micro-batch, and the frontier")
+      ->type_name("DIR")
+      ->group("Output");
   DistPlanFlags network;
   AddDistPlanFlags(flags, network);
   if (!flags.Parse(argc, argv)) return ExitCode::kOk;
@@ -195,6 +203,16 @@ ExitCode PlanCommand(int argc, const char* const* argv) {
   }
   PrintTable(planner.Table(run), micro_batches);
   PrintFrontier(frontier);
+  if (!svg.empty()) {
+    std::filesystem::create_directories(svg);
+    const Timeline timeline = MakeTimeline(run, state, planner.InstrSeconds(run));
+    for (const auto& [name, picture] : {std::pair("memory.svg", TimelineSvg(timeline)),
+                                        std::pair("frontier.svg", FrontierSvg(frontier, run))}) {
+      const std::string path = (std::filesystem::path(svg) / name).string();
+      WriteWholeFile(path, picture);
+      fmt::print("  wrote {}\n", path);
+    }
+  }
   if (!modes.empty()) Print(modes, network, run_tokens);
   return ExitCode::kOk;
 }

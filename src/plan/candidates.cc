@@ -260,9 +260,10 @@ std::optional<Candidate> Candidates::Choose(int64_t arena_budget) {
           StepSeconds(size.micro_batch, size.planner->least_seconds()) > best->step_seconds) {
         continue;
       }
-      const Planner::Solution* solution = size.planner->Solve(bytes);
-      if (solution == nullptr) continue;
-      candidate = MakeCandidate(solution->plan, solution->schedule, solution->seconds);
+      std::optional<Planner::Solution> solution = size.planner->Solve(bytes);
+      if (!solution) continue;
+      candidate = MakeCandidate(std::move(solution->plan), std::move(solution->schedule),
+                                solution->seconds);
       candidate.noise_share = solution->noise_share;
     } else {
       candidate = MakeFixed(size);

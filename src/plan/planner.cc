@@ -32,14 +32,14 @@ Planner::Planner(const Graph& whole, const Graph& one_block, const BatchShape& s
   std::vector<double> exact;
   for (const BlockPlan& plan : menu_.plans) exact.push_back(plan.encoded.none() ? 0 : kInfinity);
   noise_.assign(whole.layers, exact);
-  Add(KeepPlan(whole, shape.sequences), 0);
+  Add({.kind = Found::Kind::kKeep, .blocks = {}});
   least_seconds_ = frontier_.back().seconds;
-  if (allowed.recompute) Add(RecomputePlan(whole, shape.sequences), 0);
+  if (allowed.recompute) Add({.kind = Found::Kind::kRecompute, .blocks = {}});
   MakeGroups();
 }
 
 void Planner::SetNoise(const NoiseTable& table, std::optional<double> limit) {
-  std::erase_if(frontier_, [](const Solution& found) { return EncodesAny(found.plan); });
+  std::erase_if(frontier_, [](const Found& found) { return found.encodes; });
   noise_limit_ = limit;
   for (int layer = 0; layer < whole_.layers; ++layer) {
     // By (open value, action, again): many block plans share them.
@@ -86,35 +86,58 @@ void Planner::AddUniform(int block_plan) {
   double noise = 0;
   for (int layer = 0; layer < whole_.layers; ++layer) noise += noise_[layer][block_plan];
   if (noise > noise_limit_.value_or(kInfinity)) return;
-  Add(ExpandBlockPlans(whole_, one_block_, menu_, std::vector<int>(whole_.layers, block_plan),
-                       shape_.sequences),
-      noise);
+  Add({.blocks = std::vector<int>(whole_.layers, block_plan), .noise_share = noise});
 }
 
-void Planner::Add(Plan plan, double noise_share) {
-  Solution solution;
-  solution.schedule = Lower(whole_, plan, shape_, mode_);
-  solution.plan = std::move(plan);
-  solution.seconds = profile_.Seconds(whole_, solution.schedule);
-  solution.noise_share = noise_share;
-  frontier_.push_back(std::move(solution));
+Plan Planner::PlanOf(const Found& found) const {
+  switch (found.kind) {
+    case Found::Kind::kKeep:
+      return KeepPlan(whole_, shape_.sequences);
+    case Found::Kind::kRecompute:
+      return RecomputePlan(whole_, shape_.sequences);
+    case Found::Kind::kBlocks:
+      break;
+  }
+  return ExpandBlockPlans(whole_, one_block_, menu_, found.blocks, shape_.sequences);
 }
 
-const Planner::Solution* Planner::Best(int64_t bytes) const {
-  const Solution* best = nullptr;
-  for (const Solution& solution : frontier_) {
-    if (solution.schedule.arena_bytes > bytes) continue;
-    if (best == nullptr || std::pair(solution.seconds, solution.schedule.arena_bytes) <
-                               std::pair(best->seconds, best->schedule.arena_bytes)) {
-      best = &solution;
+// Fills in what the lowered plan needs and takes.
+void Planner::Add(Found found) {
+  const Plan plan = PlanOf(found);
+  const Schedule schedule = Lower(whole_, plan, shape_, mode_);
+  found.arena_bytes = schedule.arena_bytes;
+  found.seconds = profile_.Seconds(whole_, schedule);
+  found.encodes = EncodesAny(plan);
+  frontier_.push_back(std::move(found));
+}
+
+const Planner::Found* Planner::Best(int64_t bytes) const {
+  const Found* best = nullptr;
+  for (const Found& found : frontier_) {
+    if (found.arena_bytes > bytes) continue;
+    if (best == nullptr ||
+        std::pair(found.seconds, found.arena_bytes) < std::pair(best->seconds, best->arena_bytes)) {
+      best = &found;
     }
   }
   return best;
 }
 
-const Planner::Solution* Planner::Solve(int64_t bytes) {
-  const Solution* seeded = Best(bytes);
-  if (seeded != nullptr && seeded->plan.name == "keep") return seeded;
+std::optional<Planner::Solution> Planner::Solve(int64_t bytes) {
+  const Found* seeded = Best(bytes);
+  if (seeded == nullptr || seeded->kind != Found::Kind::kKeep) Search(bytes);
+  const Found* best = Best(bytes);
+  if (best == nullptr) return std::nullopt;
+  Solution solution = {.plan = PlanOf(*best),
+                       .schedule = {},
+                       .seconds = best->seconds,
+                       .noise_share = best->noise_share};
+  solution.schedule = Lower(whole_, solution.plan, shape_, mode_);
+  return solution;
+}
+
+// Solves the program for `bytes`, again with less where the packing needs more.
+void Planner::Search(int64_t bytes) {
   ChoiceProblem problem;
   for (int layer = 0; layer < whole_.layers; ++layer) {
     std::vector<ChoiceOption> options;
@@ -141,12 +164,11 @@ const Planner::Solution* Planner::Solve(int64_t bytes) {
       plans.push_back(groups_[layer][(*choice)[layer]]);
       noise += noise_[layer][plans.back()];
     }
-    Add(ExpandBlockPlans(whole_, one_block_, menu_, plans, shape_.sequences), noise);
-    const int64_t over = frontier_.back().schedule.arena_bytes - bytes;
+    Add({.blocks = std::move(plans), .noise_share = noise});
+    const int64_t over = frontier_.back().arena_bytes - bytes;
     if (over <= 0) break;
     limit -= over;
   }
-  return Best(bytes);
 }
 
 }  // namespace haversack

@@ -30,19 +30,31 @@ class Planner {
   // plans found before are forgotten.
   void SetNoise(const NoiseTable& table, std::optional<double> limit);
 
-  // The fastest plan found whose schedule takes at most `bytes`; null when nothing fits. Valid
-  // until the next call. Every plan found is remembered, so that more bytes, asked for later, are
-  // never slower.
-  const Solution* Solve(int64_t bytes);
+  // The fastest plan found whose schedule takes at most `bytes`; nothing when none fits. Every plan
+  // found is remembered, so that more bytes, asked for later, are never slower.
+  std::optional<Solution> Solve(int64_t bytes);
 
   // No plan of this size is faster than keeping everything.
   double least_seconds() const { return least_seconds_; }
 
  private:
-  void Add(Plan plan, double noise_share);
+  // A plan that was found: what makes it, not the plan, of which there would be megabytes.
+  struct Found {
+    enum class Kind { kKeep, kRecompute, kBlocks };
+    Kind kind = Kind::kBlocks;
+    std::vector<int> blocks;  // of kBlocks: by layer, an index into the menu
+    int64_t arena_bytes = 0;
+    double seconds = 0;
+    double noise_share = 0;
+    bool encodes = false;
+  };
+
+  Plan PlanOf(const Found& found) const;
+  void Add(Found found);
   void AddUniform(int block_plan);
   void MakeGroups();
-  const Solution* Best(int64_t bytes) const;
+  void Search(int64_t bytes);
+  const Found* Best(int64_t bytes) const;
 
   const Graph& whole_;
   const Graph& one_block_;
@@ -53,7 +65,7 @@ class Planner {
   std::vector<std::vector<double>> noise_;  // by layer and block plan; infinite: not allowed
   std::optional<double> noise_limit_ = 0.0;
   std::vector<std::vector<int>> groups_;  // by layer, the block plans that the program sees
-  std::vector<Solution> frontier_;
+  std::vector<Found> frontier_;
   double least_seconds_ = 0;
 };
 

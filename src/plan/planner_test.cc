@@ -139,17 +139,17 @@ TEST(Planner, MoreBytesAreNeverSlowerAndNoPlanPassesItsBytes) {
   double before = std::numeric_limits<double>::infinity();
   for (int step = 0; step <= 10; ++step) {
     const int64_t bytes = least + (most - least) * step / 10;
-    const Planner::Solution* solution = planner.Solve(bytes);
-    ASSERT_NE(solution, nullptr);
+    const std::optional<Planner::Solution> solution = planner.Solve(bytes);
+    ASSERT_TRUE(solution.has_value());
     EXPECT_LE(solution->schedule.arena_bytes, bytes);
     EXPECT_LE(solution->seconds, before) << step;
     before = solution->seconds;
   }
   EXPECT_EQ(planner.Solve(most)->plan.name, "keep");
-  EXPECT_EQ(planner.Solve(least / 2), nullptr);
+  EXPECT_FALSE(planner.Solve(least / 2).has_value());
 }
 
-bool Encodes(const Planner::Solution* solution) { return EncodesAny(solution->plan); }
+bool Encodes(const std::optional<Planner::Solution> solution) { return EncodesAny(solution->plan); }
 
 // Between the least that encoded plans need and keeping everything, at any accuracy budget: never
 // slower with more bytes or more noise, never above either.
@@ -163,8 +163,8 @@ TEST(Planner, EncodedPlansStayWithinBytesAndNoiseAndServeLessThanExactOnesCan) {
   const int64_t exact =
       Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain).arena_bytes;
   const auto only_exact = [&](int64_t bytes) {
-    const Planner::Solution* solution = planner.Solve(bytes);
-    return solution == nullptr || !Encodes(solution);
+    const std::optional<Planner::Solution> solution = planner.Solve(bytes);
+    return !solution || !Encodes(solution);
   };
   EXPECT_TRUE(only_exact(exact * 9 / 10));  // until there is a noise table
   std::vector<double> before(6, std::numeric_limits<double>::infinity());
@@ -174,8 +174,8 @@ TEST(Planner, EncodedPlansStayWithinBytesAndNoiseAndServeLessThanExactOnesCan) {
     double slower = std::numeric_limits<double>::infinity();
     for (int step = 0; step <= 5; ++step) {
       const int64_t bytes = exact * 9 / 10 + (most - exact * 9 / 10) * step / 5;
-      const Planner::Solution* solution = planner.Solve(bytes);
-      if (solution == nullptr) continue;
+      const std::optional<Planner::Solution> solution = planner.Solve(bytes);
+      if (!solution) continue;
       EXPECT_LE(solution->schedule.arena_bytes, bytes);
       EXPECT_LE(solution->noise_share, limit.value_or(1));
       EXPECT_LE(solution->seconds, slower);
@@ -184,7 +184,7 @@ TEST(Planner, EncodedPlansStayWithinBytesAndNoiseAndServeLessThanExactOnesCan) {
       slower = before[step] = solution->seconds;
     }
   }
-  ASSERT_NE(planner.Solve(exact * 9 / 10), nullptr);
+  ASSERT_TRUE(planner.Solve(exact * 9 / 10).has_value());
   EXPECT_TRUE(Encodes(planner.Solve(exact * 9 / 10)));
   planner.SetNoise({}, 0.0);
   EXPECT_TRUE(only_exact(exact * 9 / 10));
@@ -231,8 +231,9 @@ TEST(Planner, SelectiveRecomputationBeatsAllOrNothingBetweenThem) {
   Planner planner(whole, one, kShape, ScheduleMode::kTrain, ActionSet::Exact(), profile);
   const Schedule keep = Lower(whole, KeepPlan(whole, 2), kShape, ScheduleMode::kTrain);
   const Schedule recompute = Lower(whole, RecomputePlan(whole, 2), kShape, ScheduleMode::kTrain);
-  const Planner::Solution* middle = planner.Solve((keep.arena_bytes + recompute.arena_bytes) / 2);
-  ASSERT_NE(middle, nullptr);
+  const std::optional<Planner::Solution> middle =
+      planner.Solve((keep.arena_bytes + recompute.arena_bytes) / 2);
+  ASSERT_TRUE(middle.has_value());
   const double saved = profile.Seconds(whole, recompute) - middle->seconds;
   EXPECT_GT(saved, 0.5 * (profile.Seconds(whole, recompute) - profile.Seconds(whole, keep)));
 }

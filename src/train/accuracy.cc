@@ -89,6 +89,7 @@ class Fitting {
     const std::optional<double> limit = run_.options.noise_share;
     if (planner_.automatic() && limit) {
       calibration_.MeasureGains();
+      planner_.Recount(calibration_.region_bytes() + memory_.beyond_bytes);
       Choose(*limit);
     } else {
       Adopt(*run_.plan);

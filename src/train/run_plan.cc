@@ -39,9 +39,9 @@ std::string ChangesThatHelp(const PlanRequest& request, const Candidate& smalles
 
 }  // namespace
 
-void MemoryBudget::Recount() {
+void MemoryBudget::Recount(int64_t arena_bytes) {
   TrimHeap();
-  const int64_t growth = ResidentBytes() - process;
+  const int64_t growth = ResidentBytes() - arena_bytes - process;
   if (growth <= 0) return;
   process += growth;
   reserve = std::max(reserve - growth, std::min(reserve, kLeastReserve));
@@ -189,6 +189,14 @@ std::optional<RunPlan> RunPlanner::TryReplan(int64_t budget) {
   return run;
 }
 
+std::vector<double> RunPlanner::InstrSeconds(const RunPlan& run) const {
+  std::vector<double> seconds;
+  for (const Instr& instr : run.chosen.schedule.instrs) {
+    seconds.push_back(profile_.Seconds(graph_, run.chosen.schedule, instr));
+  }
+  return seconds;
+}
+
 std::vector<PlanRow> RunPlanner::Table(const RunPlan& run) const {
   return TabulatePlan(graph_, run.chosen.plan, run.chosen.schedule, profile_);
 }
@@ -200,6 +208,10 @@ void RunPlanner::SetNoise(const NoiseTable& table, std::optional<double> limit) 
 bool RunPlanner::AllowOnlyExact(int64_t budget) {
   candidates_.SetNoise({}, 0.0);
   return Fits(budget);
+}
+
+void RunPlanner::Recount(int64_t region_bytes) {
+  memory_.Recount(candidates_.state_bytes() + region_bytes);
 }
 
 int64_t RunPlanner::PeakOf(int64_t region_bytes) const {

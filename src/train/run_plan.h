@@ -19,9 +19,9 @@ struct MemoryBudget {
   int64_t reserve = 0;  // for what comes and goes on the heap and the stacks during a run
   int64_t arena() const { return budget - process - reserve; }
 
-  // Counts again what is resident. Small growth, as the first use of a library brings it, is what
-  // the reserve is for, so that the sum stays as it was first told.
-  void Recount();
+  // Counts again what is resident beside the arena's `arena_bytes`. Small growth, as the first use
+  // of a library brings it, is what the reserve is for, so that the sum stays as it was first told.
+  void Recount(int64_t arena_bytes = 0);
 };
 
 // `bytes` in whole MiB, rounded up by more than what the resident bytes of equal processes differ:
@@ -81,6 +81,8 @@ class RunPlanner {
   std::optional<RunPlan> TryReplan(int64_t budget);
 
   std::vector<PlanRow> Table(const RunPlan& run) const;
+  // Predicted seconds of each instruction of a micro-batch.
+  std::vector<double> InstrSeconds(const RunPlan& run) const;
 
   // Whether the plan is chosen here, and whether that may be an encoded one.
   bool automatic() const { return request_.automatic(); }
@@ -90,6 +92,9 @@ class RunPlanner {
   // Rules encoded plans out. Whether an exact one fits.
   bool AllowOnlyExact(int64_t budget);
   const Graph& one_block() const { return candidates_.one_block(); }
+  // Counts what measuring made resident in the libraries, beside the model's state and
+  // `region_bytes` of the schedule's region.
+  void Recount(int64_t region_bytes);
   // Of the whole process, with a schedule of `region_bytes`.
   int64_t PeakOf(int64_t region_bytes) const;
 
