@@ -268,7 +268,7 @@ void AddTrainFlags(Flags& flags, TrainOptions& o) {
   app.add_option("--refresh", o.refresh,
                  "optimizer steps between projections (default: 50; of prac 500)")
       ->check(positive);
-  app.add_option("--low-rank-scale", o.low_rank_scale,
+  app.add_option("--lowrank-scale", o.low_rank_scale,
                  "factor on the updates of projected weights: their rate is scale * lr")
       ->capture_default_str();
   app.add_option_function<std::string>(
@@ -329,7 +329,7 @@ void CheckLowRank(const TrainOptions& o) {
   if (low_rank.rank && low_rank.rank_ratio) refuse("--rank and --rank-ratio: give one of them");
   if (low_rank.rank_ratio == 0.0) refuse("--rank-ratio 0: nothing would be kept");
   if (!(o.low_rank_scale > 0)) {
-    refuse(fmt::format("--low-rank-scale {}: must be positive", o.low_rank_scale));
+    refuse(fmt::format("--lowrank-scale {}: must be positive", o.low_rank_scale));
   }
 }
 
