@@ -329,6 +329,13 @@ class Preparation {
     }
     request_ = request;
     MakePlanner();
+    if (continued_ && !run_.planner->Fits(run_.budget)) {
+      Log("resumed run: the checkpoint's plan does not fit any more, so a new one is chosen: "
+          "losses "
+          "equal those of the uninterrupted run within the accuracy budget only");
+      request_.plan.reset();
+      MakePlanner();
+    }
     const bool done =
         run_.stored && !run_.options.tokens && run_.progress.step >= run_.options.steps;
     if (!done) run_.planner->CheckFits(run_.budget);
@@ -344,7 +351,8 @@ class Preparation {
     }
     auto plan = PlanFromJson(run_.model->graph, run_.stored->at("plan"), "the checkpoint's plan");
     plan.name = run_.stored->at("plan").at("name");
-    if (EncodesAny(plan)) request.plan = std::move(plan);
+    continued_ = EncodesAny(plan);
+    if (continued_) request.plan = std::move(plan);
   }
 
   void MakePlanner() {
@@ -393,6 +401,7 @@ class Preparation {
   const Communicator& world_;
   PreparedRun run_;
   PlanRequest request_;
+  bool continued_ = false;          // the plan is the checkpoint's
   std::vector<std::string> notes_;  // until there is a log
 };
 

@@ -24,6 +24,7 @@ constexpr int64_t kBatchBytesPerToken = 4 * sizeof(int32_t);
 // around those that are touched, as many as it happens to have in memory.
 constexpr int64_t kJitter = int64_t{3} << 20;
 constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kResumeSlack = 6 * kMiB;
 
 std::string ChangesThatHelp(const PlanRequest& request, const Candidate& smallest) {
   if (request.fused_update) return "try a smaller --batch or a shorter --seq";
@@ -176,7 +177,10 @@ RunPlan RunPlanner::Replan(int64_t budget) {
 }
 
 std::optional<RunPlan> RunPlanner::TryReplan(int64_t budget) {
-  std::optional<Candidate> chosen = candidates_.Choose(budget - overhead());
+  // A resumed run goes on with an encoded plan, and may find its libraries some MiB larger.
+  std::optional<Candidate> chosen;
+  if (lossy()) chosen = candidates_.Choose(budget - overhead() - kResumeSlack);
+  if (!chosen) chosen = candidates_.Choose(budget - overhead());
   if (!chosen) return std::nullopt;
   RunPlan run;
   run.memory = memory_;
