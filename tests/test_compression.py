@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from haversack_testing import Haversack, Result, random_model
+from haversack_testing import Haversack, random_model
+from haversack_testing.runner import Runner
 from test_gradients import documents_request, probe
 
 MIB = 1 << 20
@@ -29,42 +30,32 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Runner:
-    def __init__(self, haversack: Haversack, model: Path, text: Path, cache: Path) -> None:
-        self.haversack, self.cache = haversack, cache
-        self.flags = ("--model", model, "--data", text, "--seq", 128, "--batch", 32)
-        self.flags += ("--micro-batch", 32, "--threads", 1)
-
-    def train(self, out: Path, *flags: Any, steps: int = 4, rc: int = 0) -> Result:
-        return self.haversack.run(
-            *("train", *self.flags, "--out", out, "--metrics", f"{out}.jsonl", "--steps", steps),
-            *flags,
-            env={"HAVERSACK_CACHE": str(self.cache)},
-            rc=rc,
-        )
-
-    def plan(self, *flags: Any) -> dict[str, Any]:
-        env = {"HAVERSACK_CACHE": str(self.cache)}
-        return self.haversack.run("plan", *self.flags, "--json", *flags, env=env).json()
+def told(runner: Runner, *flags: Any) -> dict[str, Any]:
+    """What `haversack plan --json` says of the runner's run."""
+    shared = {k: v for k, v in runner.flags.items() if k != "steps"}
+    named = [(f"--{k.replace('_', '-')}", v) for k, v in shared.items()]
+    words = (word for pair in named for word in pair)
+    return runner.haversack.run("plan", *words, "--json", *flags, env=runner.env).json()
 
 
 @pytest.fixture(scope="module")
 def runner(
     haversack: Haversack, model: Path, text: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Runner:
-    return Runner(haversack, model, text, tmp_path_factory.mktemp("cache"))
+    flags = {"model": model, "data": text, "seq": 128, "batch": 32, "micro_batch": 32}
+    return Runner(haversack, tmp_path_factory.mktemp("runs"), flags | {"threads": 1, "steps": 4})
 
 
 @pytest.fixture(scope="module")
 def smallest(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int]:
     """MiB that the smallest encoded and the smallest exact plan need."""
 
-    def told(*flags: str) -> int:
+    def least(*flags: str) -> int:
         out = tmp_path_factory.mktemp("out")
-        refused = runner.train(out, "--memory", "1MiB", *flags, rc=3).error()
+        refused = runner.run(out, "--memory", "1MiB", *flags, rc=3).error()
         return int(re.search(r"the smallest that fits is (\d+)MiB", refused)[1])
 
-    return told("--noise-share", "none"), told("--exact")
+    return least("--noise-share", "none"), least("--exact")
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +84,13 @@ def encoded(out: Path) -> set[str]:
 def test_a_budget_below_every_exact_plan_is_served_and_held(
     runner: Runner, tight: str, tmp_path: Path
 ) -> None:
-    refused = runner.train(tmp_path / "no", "--memory", tight, rc=3)
+    refused = runner.run(tmp_path / "no", "--memory", tight, rc=3)
     least = re.search(r"--noise-share none, which .*, fits in (\d+)MiB$", refused.error())
     assert least and int(least[1]) <= int(tight.removesuffix("MiB")), refused
     flags = ("--memory", tight, "--noise-share", "none")
-    run = runner.train(tmp_path / "yes", *flags)
+    run = runner.run(tmp_path / "yes", *flags)
     assert encoded(tmp_path / "yes")
-    exact = runner.train(tmp_path / "exact", "--memory", "2GiB", "--exact")
+    exact = runner.run(tmp_path / "exact", "--memory", "2GiB", "--exact")
     for ours, theirs in zip(run.metrics, exact.metrics, strict=True):
         assert ours["rss_peak_bytes"] <= ours["predicted_peak_bytes"]
         assert ours["predicted_peak_bytes"] <= int(tight.removesuffix("MiB")) * MIB
@@ -111,24 +102,24 @@ def test_an_encoded_run_resumes_bit_for_bit(
 ) -> None:
     budget = f"{smallest[1] + 12}MiB"
     flags = ("--memory", budget, "--noise-share", "none", "--schedule", "constant")
-    runner.train(tmp_path / "parts", *flags, steps=2)
+    runner.run(tmp_path / "parts", *flags, steps=2)
     plan = plan_of(tmp_path / "parts")
-    runner.train(tmp_path / "parts", *flags, "--resume")
+    runner.run(tmp_path / "parts", *flags, "--resume")
     assert plan_of(tmp_path / "parts") == plan and encoded(tmp_path / "parts")
     # Another start may measure other costs and choose another plan: it is given this one.
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan), encoding="utf-8")
-    runner.train(tmp_path / "whole", *flags[:2], *flags[4:], "--plan", path)
+    runner.run(tmp_path / "whole", *flags[:2], *flags[4:], "--plan", path)
     want, got = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(np.array_equal(want[name], got[name]) for name in want)
 
 
 def test_the_accuracy_budget_is_measured_told_and_kept(runner: Runner, tmp_path: Path) -> None:
-    told = runner.plan("--memory", "2GiB", "--exact")
-    keep = max(p["predicted_peak_bytes"] for p in told["frontier"])
-    budget = f"{(2 * told['smallest_budget_bytes'] + keep) // 3 // MIB}MiB"
+    plan = told(runner, "--memory", "2GiB", "--exact")
+    keep = max(p["predicted_peak_bytes"] for p in plan["frontier"])
+    budget = f"{(2 * plan['smallest_budget_bytes'] + keep) // 3 // MIB}MiB"
     for share in ("0.2", "0.000000001"):
-        run = runner.train(tmp_path / share, "--memory", budget, "--noise-share", share)
+        run = runner.run(tmp_path / share, "--memory", budget, "--noise-share", share)
         checks = re.findall(
             r"compression: adds ([\d.]+)% to the gradient's sampling variance "
             r"\(estimated ([\d.]+)%, limit ([\d.]+)%\), cosine ([\d.]+), bias (\d+)%",
@@ -146,17 +137,17 @@ def test_the_accuracy_budget_is_measured_told_and_kept(runner: Runner, tmp_path:
 def test_exact_plans_never_encode_and_equal_keeping_everything(
     runner: Runner, tmp_path: Path
 ) -> None:
-    least = runner.plan("--memory", "2GiB", "--exact")["smallest_budget_bytes"] // MIB + 4
-    runner.train(tmp_path / "least", "--memory", f"{least}MiB", "--exact")
-    runner.train(tmp_path / "keep", "--memory", "2GiB", "--plan", "keep")
+    least = told(runner, "--memory", "2GiB", "--exact")["smallest_budget_bytes"] // MIB + 4
+    runner.run(tmp_path / "least", "--memory", f"{least}MiB", "--exact")
+    runner.run(tmp_path / "keep", "--memory", "2GiB", "--plan", "keep")
     want, got = weights(tmp_path / "keep"), weights(tmp_path / "least")
     assert all(np.array_equal(want[name], got[name]) for name in want)
 
 
 def test_plan_draws_its_memory_and_the_frontier(runner: Runner, tight: str, tmp_path: Path) -> None:
-    env = {"HAVERSACK_CACHE": str(runner.cache)}
     flags = ("--memory", tight, "--noise-share", "none", "--svg", tmp_path / "pictures")
-    runner.haversack.run("plan", *runner.flags, *flags, env=env)
+    shared = ("--model", runner.flags["model"], "--seq", 128, "--batch", 32, "--micro-batch", 32)
+    runner.haversack.run("plan", *shared, "--threads", 1, *flags, env=runner.env)
     words = {
         "memory": ("weights", "gradients", "moments", "kept, encoded", "transient", "budget"),
         "frontier": ("tokens/s", "this run", "MiB"),
@@ -173,7 +164,7 @@ def test_a_plan_file_names_codecs_and_outlier_columns_are_measured(
     path = tmp_path / "plan.json"
     values = {"blocks.*.gate_up": "int8,int4/32+o2", "blocks.*.x_mid": "int4/32+o3"}
     path.write_text(json.dumps({"micro_batch": 32, "values": values}), encoding="utf-8")
-    runner.train(tmp_path / "out", "--memory", "2GiB", "--plan", path)
+    runner.run(tmp_path / "out", "--memory", "2GiB", "--plan", path)
     assert encoded(tmp_path / "out") == set(values.values())
     columns = plan_of(tmp_path / "out")["outliers"]["blocks.1.x_mid"]
     assert len(columns) == 1 and len(set(columns[0])) == 3 and columns[0] == sorted(columns[0])
@@ -197,7 +188,7 @@ def test_what_cannot_be_encoded_is_told(
 ) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"values": values}), encoding="utf-8")
-    refused = runner.train(tmp_path / "out", "--memory", "2GiB", "--plan", path, rc=2)
+    refused = runner.run(tmp_path / "out", "--memory", "2GiB", "--plan", path, rc=2)
     assert re.search(message, refused.error()), refused.error()
 
 
@@ -212,7 +203,7 @@ def test_what_cannot_be_encoded_is_told(
 def test_wrong_flags_are_told(
     runner: Runner, tmp_path: Path, flags: tuple[str, ...], message: str
 ) -> None:
-    assert message in runner.train(tmp_path / "out", *flags, rc=2).error()
+    assert message in runner.run(tmp_path / "out", *flags, rc=2).error()
 
 
 # |g' - g| / |g| on the real model as an independent implementation in PyTorch measured it, on other

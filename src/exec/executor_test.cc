@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,27 +11,14 @@
 #include "base/threads.h"
 #include "exec/arena.h"
 #include "exec/generator.h"
-#include "models/config.h"
+#include "models/tiny_model_test_util.h"
 #include "schedule/plan.h"
 
 namespace haversack {
 namespace {
 
 Graph TinyGraph(const std::string& model_type) {
-  nlohmann::json json = {{"model_type", model_type},
-                         {"hidden_size", 32},
-                         {"intermediate_size", 48},
-                         {"num_hidden_layers", 3},
-                         {"num_attention_heads", 4},
-                         {"num_key_value_heads", 2},
-                         {"head_dim", 8},
-                         {"vocab_size", 64},
-                         {"tie_word_embeddings", true}};
-  if (model_type == "gpt2") {
-    json = {
-        {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 3}, {"n_head", 4}, {"vocab_size", 64}};
-  }
-  return BuildGraph(ParseModelConfig(json, "test"), {.positions = 64, .loss_chunk = 24});
+  return BuildGraph(TinyConfig(model_type, 3), {.positions = 64, .loss_chunk = 24});
 }
 
 // Random tokens in documents of uneven length; a document's last token is not predicted.

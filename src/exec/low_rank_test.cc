@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,7 +11,7 @@
 #include "base/threads.h"
 #include "exec/arena.h"
 #include "exec/executor.h"
-#include "models/config.h"
+#include "models/tiny_model_test_util.h"
 #include "schedule/plan.h"
 
 namespace haversack {
@@ -22,20 +21,7 @@ constexpr BatchShape kShape = {.sequences = 2, .seq = 24};
 
 Graph Build(const std::string& model_type, const LowRankOptions& low_rank,
             ComputeType compute = ComputeType::kF32) {
-  nlohmann::json json = {{"model_type", model_type},
-                         {"hidden_size", 32},
-                         {"intermediate_size", 48},
-                         {"num_hidden_layers", 2},
-                         {"num_attention_heads", 4},
-                         {"num_key_value_heads", 2},
-                         {"head_dim", 8},
-                         {"vocab_size", 64},
-                         {"tie_word_embeddings", true}};
-  if (model_type == "gpt2") {
-    json = {
-        {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 2}, {"n_head", 4}, {"vocab_size", 64}};
-  }
-  return BuildGraph(ParseModelConfig(json, "test"),
+  return BuildGraph(TinyConfig(model_type, 2),
                     {.positions = 64, .loss_chunk = 24, .compute = compute, .low_rank = low_rank});
 }
 

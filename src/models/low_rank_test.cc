@@ -3,31 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "models/config.h"
+#include "models/tiny_model_test_util.h"
 
 namespace haversack {
 namespace {
 
 Graph Build(const std::string& model_type, const LowRankOptions& low_rank) {
-  nlohmann::json json = {{"model_type", model_type},
-                         {"hidden_size", 32},
-                         {"intermediate_size", 96},
-                         {"num_hidden_layers", 2},
-                         {"num_attention_heads", 4},
-                         {"num_key_value_heads", 2},
-                         {"head_dim", 8},
-                         {"vocab_size", 64},
-                         {"tie_word_embeddings", true}};
-  if (model_type == "gpt2") {
-    json = {
-        {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 2}, {"n_head", 4}, {"vocab_size", 64}};
-  }
-  return BuildGraph(ParseModelConfig(json, "test"),
+  return BuildGraph(TinyConfig(model_type, 2, 96),
                     {.positions = 64, .loss_chunk = 24, .low_rank = low_rank});
 }
 

@@ -161,19 +161,15 @@ void Calibration::MeasureGains() {
   const Plan keep = KeepPlan(whole_, 1);
   float* exact = memory_.first;
   float* other = memory_.second;
-  Gradient(keep, 0, exact, false);
-  double distances = 0, norms = 0;
+  // MeasureErrors left the gradient of micro-batch 0 in `exact`.
+  double distances = 0;
   for (int i = 1; i < kVarianceBatches; ++i) {
     std::swap(exact, other);
     Gradient(keep, i, exact, false);
-    const PairSums sums = SumPairs(exact, other, layout_.grad_total);
-    distances += sums.dd;
-    norms += sums.aa;
+    distances += SumPairs(exact, other, layout_.grad_total).dd;
   }
   variance_ = distances / (2 * (kVarianceBatches - 1));
-  squared_norm_ = norms / (kVarianceBatches - 1);
   for (size_t i = 0; i < open_.size(); ++i) MeasureGainsOf(i, exact, other);
-  noise_.measured = true;
 }
 
 // |g' - g|^2 / V on the last micro-batch of MeasureGains, whose exact gradient is in `exact`.

@@ -45,11 +45,10 @@ class Calibration {
 
   // The error and the outlier columns of every codec on every open value, and of those of `plan`.
   void MeasureErrors(const Plan& plan);
-  // V, and the gains. After MeasureErrors.
+  // V, and the gains. Right after MeasureErrors, whose gradient it goes on from.
   void MeasureGains();
   const NoiseTable& noise() const { return noise_; }
-  double variance() const { return variance_; }          // V, of a micro-batch
-  double squared_norm() const { return squared_norm_; }  // mean |g|^2, of a micro-batch
+  double variance() const { return variance_; }  // V, of a micro-batch
 
   // The measured columns, for what `plan` encodes with outliers.
   void SetOutliers(Plan& plan) const;
@@ -81,7 +80,6 @@ class Calibration {
   NoiseTable noise_;
   std::map<std::string, std::vector<int32_t>> columns_;  // by "VALUE/PIECE COUNT"
   double variance_ = 0;
-  double squared_norm_ = 0;
 };
 
 }  // namespace haversack

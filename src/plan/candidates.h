@@ -65,7 +65,6 @@ class Candidates {
   // limit on typical values until then.
   void SetNoise(const NoiseTable& table, std::optional<double> limit);
   int64_t state_bytes() const { return state_.total(); }
-  const NoiseTable& noise() const { return noise_; }
   const Graph& one_block() const { return one_block_; }
 
   // What the smallest plan needs, however much its compression adds to the gradient's noise.

@@ -23,23 +23,13 @@ struct TypicalGain {
   double alone, again;
 };
 constexpr TypicalGain kTypicalGains[] = {
-    {"input", 13, 230},  {"qkv.sensitive", 20, 60}, {"qkv", 4, 8},
-    {"attn_out", 4, 20}, {"x_mid", 5, 40},          {"gate_up", 7, 7},
+    {"input", 13, 230},  {"qkv.sensitive", 100, 60}, {"qkv", 4, 8},
+    {"attn_out", 4, 20}, {"x_mid", 5, 40},           {"gate_up", 7, 7},
 };
 // Of a source of another family.
 constexpr TypicalGain kOtherGain = {"", 20, 230};
 
 }  // namespace
-
-nlohmann::json NoiseTable::ToJson() const {
-  return {{"gain", gain}, {"error", error}, {"measured", measured}};
-}
-
-NoiseTable NoiseTable::FromJson(const nlohmann::json& json) {
-  return {.gain = json.at("gain").get<std::map<std::string, double>>(),
-          .error = json.at("error").get<std::map<std::string, double>>(),
-          .measured = json.at("measured").get<bool>()};
-}
 
 std::string NoiseSource(const Graph& graph, ValueId value, bool sensitive) {
   const Value& v = graph.values[value];

@@ -9,8 +9,6 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
 #include "plan/actions.h"
@@ -23,10 +21,6 @@ struct NoiseTable {
   std::map<std::string, double> gain;
   // Relative squared error, by "VALUE/PIECE CODEC" of the whole model.
   std::map<std::string, double> error;
-  bool measured = false;
-
-  nlohmann::json ToJson() const;
-  static NoiseTable FromJson(const nlohmann::json& json);
 };
 
 // Pieces whose errors count together, named as gains are: "x_mid", "gate_up", "qkv" (v alone) and
@@ -34,8 +28,8 @@ struct NoiseTable {
 std::string NoiseSource(const Graph& graph, ValueId value, bool sensitive);
 std::string ErrorKey(const Value& value, const Piece& piece, const CodecSpec& codec);
 
-// What is typical: measured on SmolLM2-135M and English text. For predictions before a model's own
-// noise is measured.
+// For predictions before a model's own noise is measured: from gradient errors on SmolLM2-135M and
+// English text where there are any (docs/benchmarks.md), and a high guess elsewhere.
 NoiseTable TypicalNoise(const Graph& whole, const Graph& one_block, const ActionSet& allowed);
 
 // The share of V of one action of one value of `layer`; `again`: something is computed again from

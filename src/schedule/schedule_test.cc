@@ -9,29 +9,15 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "models/config.h"
+#include "models/tiny_model_test_util.h"
 #include "schedule/plan.h"
 
 namespace haversack {
 namespace {
 
 Graph TinyGraph(const std::string& model_type, int layers = 3) {
-  nlohmann::json json = {{"model_type", model_type},
-                         {"hidden_size", 32},
-                         {"intermediate_size", 48},
-                         {"num_hidden_layers", layers},
-                         {"num_attention_heads", 4},
-                         {"num_key_value_heads", 2},
-                         {"head_dim", 8},
-                         {"vocab_size", 64}};
-  if (model_type == "gpt2") {
-    json = {{"model_type", "gpt2"},
-            {"n_embd", 32},
-            {"n_layer", layers},
-            {"n_head", 4},
-            {"vocab_size", 64}};
-  }
-  return BuildGraph(ParseModelConfig(json, "test"), {.positions = 64, .loss_chunk = 8});
+  return BuildGraph(TinyConfig(model_type, layers, 48, /*tied=*/false),
+                    {.positions = 64, .loss_chunk = 8});
 }
 
 Plan RandomPlan(const Graph& graph, uint64_t seed) {

@@ -320,11 +320,8 @@ class Preparation {
       if (!request.micro_batch) request.micro_batch = before;
       ContinueCompression(request);
     }
-    // Ranks that weigh encoded plans by their own data might disagree on the micro-batch, and a
-    // projection's error stands outside the accuracy budget.
-    const bool low_rank = run_.options.low_rank.method != LowRankMethod::kNone;
-    if (request.automatic() && (run_.options.dist.on() || low_rank)) {
-      request.actions.codecs.clear();
+    if (!ParseActions(run_.options.actions, "--actions").codecs.empty() && request.automatic() &&
+        !request.actions.lossy()) {
       Log("compression: off, as always with --dist and --method");
     }
     request_ = request;

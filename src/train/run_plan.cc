@@ -89,6 +89,11 @@ PlanRequest MakePlanRequest(const TrainOptions& options, const Graph& graph) {
       request.micro_batch = request.plan->micro_batch;
     }
   }
+  // Ranks that weigh encoded plans by their own data might disagree on the micro-batch, and a
+  // projection's error stands outside the accuracy budget.
+  if (options.dist.on() || options.low_rank.method != LowRankMethod::kNone) {
+    request.actions.codecs.clear();
+  }
   return request;
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from haversack_testing.binary import Haversack, Result, read_metrics
 from haversack_testing.chain import chain
-from haversack_testing.runs import write_text
+from haversack_testing.runs import train_args, write_text
 
 # A container's user is root, and more ranks than cores take turns.
 ENVIRONMENT = {
@@ -95,9 +95,7 @@ class Ranks:
     flags: dict[str, Any] = field(default_factory=dict)
 
     def args(self, out: Path, *switches: str, **flags: Any) -> list[str]:
-        chosen = self.flags | {"metrics": f"{out}.jsonl"} | flags
-        named = [(f"--{k.replace('_', '-')}", v) for k, v in chosen.items() if v is not None]
-        return ["train", "--out", str(out), *switches, *(str(x) for pair in named for x in pair)]
+        return train_args(self.flags, out, *switches, **flags)
 
     @property
     def env(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .binary import Haversack, Result
-from .runs import digits, exported, wait_for
+from .runs import digits, exported, train_args, wait_for
 
 # The chain that the model follows: a to b, b to c, up to i.
 FOLLOWING = {97 + i: 98 + i for i in range(8)}
@@ -21,9 +21,7 @@ class Runner:
     flags: dict[str, Any] = field(default_factory=dict)
 
     def args(self, out: Path, *switches: str, **flags: Any) -> list[str]:
-        chosen = self.flags | {"metrics": f"{out}.jsonl"} | flags
-        named = [(f"--{k.replace('_', '-')}", v) for k, v in chosen.items() if v is not None]
-        return ["train", "--out", str(out), *switches, *(str(x) for pair in named for x in pair)]
+        return train_args(self.flags, out, *switches, **flags)
 
     @property
     def env(self) -> dict[str, str]:

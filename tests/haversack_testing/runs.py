@@ -18,6 +18,14 @@ MEASURED = {
 }
 
 
+def train_args(flags: dict[str, Any], out: Path, *switches: object, **changes: Any) -> list[str]:
+    """`train` with `flags`, of which every one can be changed or, with None, left out."""
+    chosen = flags | {"metrics": f"{out}.jsonl"} | changes
+    named = [(f"--{k.replace('_', '-')}", v) for k, v in chosen.items() if v is not None]
+    words = ("train", "--out", out, *switches, *(x for pair in named for x in pair))
+    return [str(word) for word in words]
+
+
 def digits(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Metrics without what is measured: equal between a run and its resumed twin."""
     return [{k: v for k, v in line.items() if k not in MEASURED} for line in metrics]
